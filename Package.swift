@@ -1,0 +1,133 @@
+// swift-tools-version: 6.2
+import PackageDescription
+
+/// Every target takes the same settings; `grep -rw unsafe Sources` is the audit list.
+let strict: [SwiftSetting] = [
+    .enableUpcomingFeature("ExistentialAny"),
+    .enableUpcomingFeature("InternalImportsByDefault"),
+    .enableUpcomingFeature("MemberImportVisibility"),
+    // `Span` as a computed property (SE-0456) needs it in code of our own.
+    .enableExperimentalFeature("Lifetimes"),
+    .strictMemorySafety(),
+    .treatAllWarnings(as: .error),
+]
+
+func library(
+    _ name: String, path: String? = nil, _ dependencies: [Target.Dependency] = [],
+    resources: [Resource]? = nil
+) -> Target {
+    .target(
+        name: name, dependencies: dependencies, path: path ?? "Sources/\(name)",
+        resources: resources, swiftSettings: strict)
+}
+
+func client(_ name: String, _ dependencies: [Target.Dependency] = []) -> Target {
+    library(name, path: "Sources/Clients/\(name)", dependencies)
+}
+
+func cLibrary(_ name: String, pkgConfig: String? = nil) -> Target {
+    .systemLibrary(name: name, path: "Sources/CLibraries/\(name)", pkgConfig: pkgConfig)
+}
+
+func tests(_ name: String, _ dependencies: [Target.Dependency]) -> Target {
+    .testTarget(
+        name: "\(name)Tests", dependencies: dependencies + ["TestSupport"],
+        path: "Tests/\(name)", swiftSettings: strict)
+}
+
+let package = Package(
+    name: "heartline",
+    products: [.executable(name: "heartline", targets: ["heartline"])],
+    targets: [
+        // C libraries from Debian: module map and shim, no logic.
+        cLibrary("CPostgres", pkgConfig: "libpq"),
+        cLibrary("COpenSSL", pkgConfig: "openssl"),
+        cLibrary("CLMDB", pkgConfig: "lmdb"),
+        cLibrary("CYAML", pkgConfig: "yaml-0.1"),
+        cLibrary("CCurl", pkgConfig: "libcurl"),
+        .target(name: "CLlhttp", path: "Sources/CLibraries/CLlhttp"),
+        .target(name: "CSystem", path: "Sources/CLibraries/CSystem"),
+        .target(
+            name: "CSimdjson", path: "Sources/CLibraries/CSimdjson",
+            linkerSettings: [.linkedLibrary("simdjson")]),
+
+        // One safe wrapper a C library; no domain words.
+        client("Bytes"),
+        client("System", ["CSystem", "Bytes"]),
+        client("JSON", ["CSimdjson", "Bytes"]),
+        client("Crypto", ["COpenSSL", "Bytes"]),
+        client("TLS", ["COpenSSL", "Bytes"]),
+        client("KeyValue", ["CLMDB", "Bytes"]),
+        client("Postgres", ["CPostgres", "Bytes"]),
+        client("YAML", ["CYAML"]),
+        client("Curl", ["CCurl", "Bytes"]),
+
+        library("Schemas", ["JSON", "Crypto", "Bytes"], resources: [.copy("Migrations")]),
+        library("Processors", ["Schemas", "Bytes"]),
+        library("EventLog", ["Schemas", "KeyValue", "System", "Bytes"]),
+        library("HTTP", ["TLS", "CLlhttp", "CSystem", "System", "Bytes"]),
+        library(
+            "Ingest",
+            ["HTTP", "EventLog", "Schemas", "JSON", "Crypto", "Postgres", "System", "Bytes"]),
+        library("Sinks", ["EventLog", "Schemas", "Postgres", "Crypto", "System", "Bytes"]),
+        library(
+            "Pipeline",
+            [
+                "Processors", "Sinks", "EventLog", "Schemas", "Postgres", "YAML", "Crypto",
+                "System",
+                "Bytes",
+            ]),
+        library("Fleet", ["Schemas", "Curl", "JSON", "Crypto", "System", "Bytes"]),
+        .executableTarget(
+            name: "heartline",
+            dependencies: [
+                "Ingest", "Pipeline", "Processors", "Sinks", "EventLog", "HTTP",
+                "Schemas", "Fleet", "Postgres", "Crypto", "TLS", "KeyValue", "JSON", "YAML",
+                "Curl", "System", "Bytes",
+            ],
+            path: "Sources/heartline", swiftSettings: strict),
+        library(
+            "TestSupport",
+            [
+                "Pipeline", "Processors", "Sinks", "EventLog", "Schemas", "Postgres", "System",
+                "Bytes",
+            ]),
+
+        tests("Bytes", ["Bytes"]),
+        tests("JSON", ["JSON", "Bytes"]),
+        tests("Crypto", ["Crypto", "Bytes"]),
+        tests("Postgres", ["Postgres", "Schemas", "Pipeline", "System", "Bytes"]),
+        tests("YAML", ["YAML"]),
+        tests("Schemas", ["Schemas", "JSON", "Bytes"]),
+        tests("Processors", ["Processors", "Schemas", "Bytes"]),
+        tests("EventLog", ["EventLog", "KeyValue", "Schemas", "System", "Bytes"]),
+        tests("HTTP", ["HTTP", "TLS", "System", "Bytes"]),
+        tests(
+            "Ingest",
+            [
+                "Ingest", "HTTP", "EventLog", "Schemas", "Postgres", "JSON", "Crypto", "Pipeline",
+                "System", "Bytes",
+            ]),
+        tests(
+            "Sinks", ["Sinks", "Schemas", "Postgres", "EventLog", "Pipeline", "System", "Bytes"]),
+        tests(
+            "Pipeline",
+            [
+                "Pipeline", "Processors", "Sinks", "EventLog", "Schemas", "Postgres", "YAML",
+                "System", "Bytes",
+            ]),
+        tests("Fleet", ["Fleet", "Schemas", "Curl", "JSON", "System", "Bytes"]),
+        tests(
+            "Simulation",
+            ["Pipeline", "Processors", "Sinks", "EventLog", "Schemas", "System", "Bytes"]),
+        tests("Contract", ["Schemas", "System", "Bytes"]),
+        tests(
+            "EndToEnd",
+            [
+                "Ingest", "Pipeline", "Processors", "Sinks", "EventLog", "HTTP", "Schemas", "Fleet",
+                "Postgres", "JSON", "System", "Bytes",
+            ]),
+    ],
+    swiftLanguageModes: [.v6],
+    cxxLanguageStandard: .cxx17
+)

@@ -1,0 +1,29 @@
+#pragma once
+#include <curl/curl.h>
+// `curl_easy_setopt` and `curl_easy_getinfo` are variadic; Swift cannot import them.
+static inline CURLcode heartline_curl_set_long(CURL *handle, CURLoption option, long value) {
+    return curl_easy_setopt(handle, option, value);
+}
+static inline CURLcode heartline_curl_set_pointer(CURL *handle, CURLoption option, void *value) {
+    return curl_easy_setopt(handle, option, value);
+}
+static inline CURLcode heartline_curl_set_text(CURL *handle, CURLoption option, const char *value) {
+    return curl_easy_setopt(handle, option, value);
+}
+typedef size_t (*heartline_curl_data_callback)(char *bytes, size_t size, size_t count, void *context);
+static inline CURLcode heartline_curl_set_callback(CURL *handle, CURLoption option,
+                                                   heartline_curl_data_callback callback) {
+    return curl_easy_setopt(handle, option, callback);
+}
+static inline CURLcode heartline_curl_get_long(CURL *handle, CURLINFO info, long *value) {
+    return curl_easy_getinfo(handle, info, value);
+}
+static inline CURLcode heartline_curl_get_pointer(CURL *handle, CURLINFO info, void **value) {
+    return curl_easy_getinfo(handle, info, value);
+}
+static inline CURLcode heartline_curl_get_offset(CURL *handle, CURLINFO info, curl_off_t *value) {
+    return curl_easy_getinfo(handle, info, value);
+}
+static inline CURLMcode heartline_curl_multi_set_long(CURLM *handle, CURLMoption option, long value) {
+    return curl_multi_setopt(handle, option, value);
+}

@@ -1,0 +1,134 @@
+public import Bytes
+public import Schemas
+
+/// The decisions of one pipeline for one partition: a value, without I/O, clock or randomness.
+///
+/// What comes out depends on the records alone: not on how they were cut into polls or commits, not
+/// on when they were read. The shell (`Worker`) calls `apply` for every record in order, `drain` at
+/// each commit, and `snapshot` now and then; after a restart it calls `init(restoring:…)` and applies
+/// again what came after the snapshot, with `effects.isDiscarding` set up to the committed offset.
+public protocol Processor: ~Copyable, Sendable {
+    associatedtype Settings: Sendable
+    associatedtype Event: Sendable
+    associatedtype Decoder: EventDecoder, ~Copyable where Decoder.Event == Event
+
+    /// Tables that `drain` fills, in the order in which they are written.
+    static var tables: [TableSchema] { get }
+    /// Topics that `effects` may hold events for.
+    static var outputTopics: [Topic] { get }
+    static var source: Topic { get }
+
+    init(partition: Int32, settings: Settings)
+
+    /// - Throws: `SnapshotError` if the bytes are not a snapshot of this version.
+    init(
+        restoring snapshot: Span<UInt8>, partition: Int32, settings: Settings) throws(SnapshotError)
+
+    /// Appends the complete state.
+    func snapshot(into bytes: inout ByteBuffer)
+
+    mutating func apply(_ event: Event, at place: RecordPlace, into effects: inout Effects)
+
+    /// Changed rows (what `apply` marked, not what it appended) that wait for `drain`.
+    var pendingRows: Int { get }
+
+    /// Appends the rows that are due to `effects`, unique and sorted by key, and forgets the marks.
+    /// With `effects.isDiscarding` only forgets them.
+    mutating func drain(into effects: inout Effects)
+
+    /// New settings from here on.
+    mutating func reconfigure(_ settings: Settings)
+}
+
+/// Turns a record of the source topic into an event. One for each worker.
+public protocol EventDecoder: ~Copyable {
+    associatedtype Event: Sendable
+    init()
+    mutating func decode(_ value: Span<UInt8>) -> Decoded<Event>
+}
+
+extension HeartbeatsDecoder: EventDecoder {}
+
+public enum SnapshotError: Error, Hashable, Sendable {
+    case unknownVersion(UInt32)
+    case damaged
+}
+
+/// What followed from records since the last commit: rows by table and events for topics.
+///
+/// The worker owns one for each partition and clears it at each commit.
+public struct Effects: Sendable {
+    /// One for each of the processor's tables, in the same order.
+    public var rows: [RowBuffer]
+    public private(set) var outbox = OutboxBuffer()
+    /// The sequence that the next outbox event gets. Part of the partition's state: it grows while
+    /// discarding too, so that a restart numbers events as the first pass did.
+    public var nextSequence: Int64
+    /// Records up to the committed offset are applied again after a restart: state changes, nothing
+    /// is written.
+    public var isDiscarding = false
+
+    public init(tables: [TableSchema], nextSequence: Int64 = 0) {
+        rows = tables.map(RowBuffer.init)
+        self.nextSequence = nextSequence
+    }
+
+    /// Appends an event for `topic`; `write` fills its value.
+    public mutating func emit(
+        to topic: Topic, key: Span<UInt8>, at time: EventTime, origin: Int64,
+        _ write: (inout ByteBuffer) -> Void
+    ) {
+        defer { nextSequence += 1 }
+        if isDiscarding { return }
+        outbox.append(
+            sequence: nextSequence, topic: topic, key: key, time: time, origin: origin, write)
+    }
+
+    /// Rows and events that wait for a commit.
+    public var count: Int { rows.reduce(outbox.count) { $0 + $1.count } }
+
+    public mutating func removeAll() {
+        for index in rows.indices { rows[index].removeAll() }
+        outbox.removeAll()
+    }
+}
+
+/// Events that follow from a commit, in the order of their sequence.
+public struct OutboxBuffer: Sendable {
+    public struct Entry: Sendable {
+        public var sequence: Int64
+        public var topic: Topic
+        public var time: EventTime
+        /// The log offset that caused the event.
+        public var origin: Int64
+        public var key: Range<Int>
+        public var value: Range<Int>
+    }
+
+    public private(set) var entries: ContiguousArray<Entry> = []
+    public private(set) var bytes = ByteBuffer()
+
+    public init() {}
+
+    public var count: Int { entries.count }
+    public var isEmpty: Bool { entries.isEmpty }
+
+    public mutating func append(
+        sequence: Int64, topic: Topic, key: Span<UInt8>, time: EventTime, origin: Int64,
+        _ write: (inout ByteBuffer) -> Void
+    ) {
+        let keyStart = bytes.count
+        bytes.append(key)
+        let valueStart = bytes.count
+        write(&bytes)
+        entries.append(
+            Entry(
+                sequence: sequence, topic: topic, time: time, origin: origin,
+                key: keyStart..<valueStart, value: valueStart..<bytes.count))
+    }
+
+    public mutating func removeAll() {
+        entries.removeAll(keepingCapacity: true)
+        bytes.removeAll()
+    }
+}
