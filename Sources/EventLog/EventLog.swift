@@ -9,7 +9,7 @@ public import System
 ///   thread that polls it.
 public protocol EventLog: Sendable {
     associatedtype Producer: EventProducer
-    associatedtype Consumer: EventConsumer, ~Copyable
+    associatedtype Consumer: EventConsumer
 
     /// Makes the topics that do not exist. One that exists with another number of partitions is an
     /// error, because state is kept by partition.
@@ -185,32 +185,32 @@ public enum AssignmentChange: Sendable, Equatable {
 }
 
 /// One member of a consumer group. Not copyable and not shared between threads.
-public protocol EventConsumer: ~Copyable {
+public protocol EventConsumer: AnyObject {
     /// The oldest change that was not handed out yet.
-    mutating func nextAssignmentChange() throws(EventLogError) -> AssignmentChange?
+    func nextAssignmentChange() throws(EventLogError) -> AssignmentChange?
 
     /// Reads `partition` from `offset` on; also seeks.
     /// - Throws: `.offsetOutOfRange` if the log begins later or ends before it.
-    mutating func start(_ partition: Int32, at offset: Int64) throws(EventLogError)
+    func start(_ partition: Int32, at offset: Int64) throws(EventLogError)
 
     /// Gives revoked partitions up.
-    mutating func release(_ partitions: [Int32]) throws(EventLogError)
+    func release(_ partitions: [Int32]) throws(EventLogError)
 
-    mutating func pause(_ partition: Int32)
-    mutating func resume(_ partition: Int32)
+    func pause(_ partition: Int32)
+    func resume(_ partition: Int32)
 
     /// Lends up to `limit` records that are there now, without waiting: in order within a partition.
     /// A tombstone has `value` nil. Nothing lent outlives `body`.
     /// - Returns: how many records were lent.
-    mutating func poll(
+    func poll(
         limit: Int, _ body: (RecordPlace, Span<UInt8>, borrowing RecordValue) -> Void
     ) throws(EventLogError) -> Int
 
     /// The offsets a partition of the topic holds now.
-    mutating func offsets(of partition: Int32) throws(EventLogError) -> OffsetRange
+    func offsets(of partition: Int32) throws(EventLogError) -> OffsetRange
 
     /// A hint for lag monitors; where reading starts is the database's word.
-    mutating func noteCommitted(_ partition: Int32, next offset: Int64)
+    func noteCommitted(_ partition: Int32, next offset: Int64)
 }
 
 /// A record's value: bytes, or nothing (a tombstone).

@@ -7,10 +7,10 @@ public import Schemas
 /// on when they were read. The shell (`Worker`) calls `apply` for every record in order, `drain` at
 /// each commit, and `snapshot` now and then; after a restart it calls `init(restoring:…)` and applies
 /// again what came after the snapshot, with `effects.isDiscarding` set up to the committed offset.
-public protocol Processor: ~Copyable, Sendable {
+public protocol Processor: Sendable {
     associatedtype Settings: Sendable
     associatedtype Event: Sendable
-    associatedtype Decoder: EventDecoder, ~Copyable where Decoder.Event == Event
+    associatedtype Decoder: EventDecoder where Decoder.Event == Event
 
     /// Tables that `drain` fills, in the order in which they are written.
     static var tables: [TableSchema] { get }
@@ -41,10 +41,10 @@ public protocol Processor: ~Copyable, Sendable {
 }
 
 /// Turns a record of the source topic into an event. One for each worker.
-public protocol EventDecoder: ~Copyable {
+public protocol EventDecoder: AnyObject {
     associatedtype Event: Sendable
     init()
-    mutating func decode(_ value: Span<UInt8>) -> Decoded<Event>
+    func decode(_ value: Span<UInt8>) -> Decoded<Event>
 }
 
 extension HeartbeatsDecoder: EventDecoder {}

@@ -271,7 +271,7 @@ public enum Decoded<Event: Sendable>: Sendable {
 }
 
 /// Reads records of topic `heartbeats`. One for each thread.
-public struct HeartbeatsDecoder: ~Copyable {
+public final class HeartbeatsDecoder {
     private var parser: JSONParser
 
     private static let fields = JSONFields([
@@ -290,7 +290,7 @@ public struct HeartbeatsDecoder: ~Copyable {
 
     public init() { parser = JSONParser(Self.fields, maximumBytes: 1 << 20) }
 
-    public mutating func decode(_ value: Span<UInt8>) -> Decoded<HeartbeatsEvent> {
+    public func decode(_ value: Span<UInt8>) -> Decoded<HeartbeatsEvent> {
         do throws(JSONError) { try parser.parse(value) } catch { return .malformed("\(error)") }
         guard let version = parser.integer(Field.v) else { return .malformed("no version \"v\"") }
         guard version == 1 else { return .malformed("version \"v\" \(version) is not known") }
