@@ -1,5 +1,5 @@
 internal import Bytes
-public import Schemas
+internal import Schemas
 public import YAML
 
 /// A worked case of a pipeline file: what came in, and what must be known then.

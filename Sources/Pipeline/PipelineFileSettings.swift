@@ -1,4 +1,4 @@
-public import Processors
+internal import Processors
 
 /// A setting of `TunnelHealth` as files write it.
 struct TunnelHealthField: Sendable {
@@ -7,7 +7,7 @@ struct TunnelHealthField: Sendable {
     /// The mapping it stands in; empty for the processor's own.
     var group: String
     var name: String
-    var path: WritableKeyPath<TunnelHealthSettings, Int64> & Sendable
+    var path: any (WritableKeyPath<TunnelHealthSettings, Int64> & Sendable)
     var unit: Unit
     var range: ClosedRange<Int64>
 

@@ -4,6 +4,8 @@ import System
 
 /// Every subcommand, in the order of the overview.
 let commands: [Command] = [
+    PipelineLint.command,
+    PipelineTest.command,
     Version.command,
 ]
 
