@@ -96,11 +96,12 @@ public struct TunnelHealth: Processor {
         let seen = location.time.milliseconds
         let position: Int64
         if let known = location.position {
-            guard known > slot.position || slot.lastSeen == 0 else {
+            let isNewer = location.isFar ? seen > slot.lastSeen : known > slot.position
+            guard isNewer || slot.lastSeen == 0 else {
                 repeats += 1
                 return
             }
-            position = known
+            position = max(known, slot.position)
         } else {
             guard seen > slot.lastSeen else {
                 repeats += 1

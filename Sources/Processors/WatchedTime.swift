@@ -27,8 +27,8 @@ public struct WatchedTime: Sendable, Equatable {
         var position: Int64
         /// All its progress since it joined, held or not.
         var odometer: Int64
-        /// The others' furthest odometer at its last sign of being well.
-        var othersMark: Int64
+        /// The others' progress since its last sign of being well.
+        var missed: Int64
         /// Its wall clock minus its position.
         var stampOffset: Int64
         var isLossy: Bool
@@ -121,23 +121,28 @@ public struct WatchedTime: Sendable, Equatable {
         return FrontEnd(
             name: beacon.frontEnd, boot: beacon.origin.boot,
             monotonic: beacon.monotonicMilliseconds, position: now, odometer: furthest,
-            othersMark: furthest, stampOffset: 0, isLossy: false)
+            missed: 0, stampOffset: 0, isLossy: false)
     }
 
     /// - Returns: whether silence must be counted anew from here.
     private mutating func progress(of index: Int, _ beacon: Beacon) -> Bool {
         let step = beacon.monotonicMilliseconds - frontEnds[index].monotonic
         frontEnds[index].monotonic = beacon.monotonicMilliseconds
+        for other in frontEnds.indices where other != index {
+            let before = furthestOdometer(besides: other)
+            let after = max(before, frontEnds[index].odometer + step)
+            frontEnds[other].missed += after - before
+        }
         frontEnds[index].odometer += step
         let wasLossy = frontEnds[index].isLossy
         if beacon.isLossy {
             // Time in which heartbeats were lost is not time in which silence can be judged.
-            if !wasLossy { frontEnds[index].othersMark = furthestOdometer(besides: index) }
+            if !wasLossy { frontEnds[index].missed = 0 }
             frontEnds[index].isLossy = true
             return true
         }
         frontEnds[index].isLossy = false
-        frontEnds[index].othersMark = furthestOdometer(besides: index)
+        frontEnds[index].missed = 0
         if wasLossy || step > silence {
             // It was away: it joins the others again where the slowest of them is.
             let others = frontEnds.indices.filter { $0 != index }.map { frontEnds[$0].position }
@@ -161,7 +166,7 @@ public struct WatchedTime: Sendable, Equatable {
         var isHolding = false
         var index = 0
         while index < frontEnds.count {
-            let missed = furthestOdometer(besides: index) - frontEnds[index].othersMark
+            let missed = frontEnds[index].missed
             let limit = frontEnds[index].isLossy ? expulsion : silence + expulsion
             if missed > limit, frontEnds.count > 1 {
                 changes.append(.lost(frontEnds[index].name))
@@ -208,16 +213,18 @@ public struct WatchedTime: Sendable, Equatable {
     public struct Location: Sendable, Equatable {
         /// `nil` if nothing is known of the boot: only the stamp can order the record.
         public var position: Int64?
+        /// The stamp lies further ahead than a clock can be that beacons follow; the position is cut.
+        public var isFar = false
         /// The stamp, corrected by the front-end's difference from the others where it is large.
         public var time: EventTime
     }
 
     public func locate(boot: UInt64, stamp: EventTime) -> Location {
         for frontEnd in frontEnds where frontEnd.boot == boot {
-            let position = min(stamp.milliseconds - frontEnd.stampOffset, now + Self.furthest)
+            let position = stamp.milliseconds - frontEnd.stampOffset
             let skew = frontEnd.stampOffset - (wallOffset ?? frontEnd.stampOffset)
             return Location(
-                position: position,
+                position: min(position, now + Self.furthest), isFar: position > now + Self.furthest,
                 time: abs(skew) > Self.tolerated ? stamp + -skew : stamp)
         }
         return Location(position: nil, time: stamp)
@@ -244,7 +251,7 @@ public struct WatchedTime: Sendable, Equatable {
             bytes.appendLittleEndian(frontEnd.monotonic)
             bytes.appendLittleEndian(frontEnd.position)
             bytes.appendLittleEndian(frontEnd.odometer)
-            bytes.appendLittleEndian(frontEnd.othersMark)
+            bytes.appendLittleEndian(frontEnd.missed)
             bytes.appendLittleEndian(frontEnd.stampOffset)
             bytes.append(frontEnd.isLossy ? 1 : 0)
         }
@@ -285,14 +292,14 @@ public struct WatchedTime: Sendable, Equatable {
                 let monotonic = reader.littleEndian(Int64.self),
                 let position = reader.littleEndian(Int64.self),
                 let odometer = reader.littleEndian(Int64.self),
-                let othersMark = reader.littleEndian(Int64.self),
+                let missed = reader.littleEndian(Int64.self),
                 let stampOffset = reader.littleEndian(Int64.self),
                 let lossy = reader.littleEndian(UInt8.self)
             else { return nil }
             frontEnds.append(
                 FrontEnd(
                     name: name, boot: boot, monotonic: monotonic, position: position,
-                    odometer: odometer, othersMark: othersMark, stampOffset: stampOffset,
+                    odometer: odometer, missed: missed, stampOffset: stampOffset,
                     isLossy: lossy == 1))
         }
         guard let boots = reader.littleEndian(UInt32.self) else { return nil }
