@@ -71,7 +71,8 @@ public struct PipelineCase: Sendable {
 
     /// The id that stands behind a short name; a UUID stands for itself.
     static func deviceID(_ name: String, index: Int) -> DeviceID {
-        DeviceID(name) ?? DeviceID(high: 0x0000_0000_0000_4000, low: 0x8000_0000_0000_0001 + UInt64(index))
+        DeviceID(name)
+            ?? DeviceID(high: 0x0000_0000_0000_4000, low: 0x8000_0000_0000_0001 + UInt64(index))
     }
 }
 
@@ -101,8 +102,10 @@ extension PipelineFileReader {
             if cases.contains(where: { $0.name == name }), let entry = fields["name"] {
                 fail(entry.value.mark, "another test is named \"\(name)\" too")
             }
+            let faults = errors.count
             let records = fields["given"].map { self.records($0.value) } ?? []
-            let known = Set(records.flatMap(\.entities))
+            // Where steps could not be read, what they named is not known.
+            let known = errors.count == faults ? Set(records.flatMap(\.entities)) : nil
             let expectations =
                 fields["expect"].map { self.expectations($0.value, known: known) } ?? []
             cases.append(
@@ -238,7 +241,8 @@ extension PipelineFileReader {
                 )
             }
         }
-        if let entry = fields["last_handshake"], let text = text(entry.value, of: "last_handshake") {
+        if let entry = fields["last_handshake"], let text = text(entry.value, of: "last_handshake")
+        {
             if fields["handshake_age"] != nil {
                 fail(entry.keyMark, "last_handshake and handshake_age say the same: keep one")
             }
@@ -287,7 +291,7 @@ extension PipelineFileReader {
     }
 
     private mutating func expectations(
-        _ node: YAMLNode, known: Set<PipelineCase.Expectation.Entity>
+        _ node: YAMLNode, known: Set<PipelineCase.Expectation.Entity>?
     ) -> [PipelineCase.Expectation] {
         guard let items = list(node, of: "expect") else { return [] }
         if items.isEmpty { fail(node.mark, "expect is empty: the test would prove nothing") }
@@ -300,7 +304,8 @@ extension PipelineFileReader {
             let entity: PipelineCase.Expectation.Entity
             if let entry = fields["device"], let name = text(entry.value, of: "device") {
                 entity = .device(name)
-            } else if let entry = fields["front_end"], let name = text(entry.value, of: "front_end") {
+            } else if let entry = fields["front_end"], let name = text(entry.value, of: "front_end")
+            {
                 entity = .frontEnd(name)
                 for key in ["state", "at", "reason", "flapping", "history"] {
                     if let entry = fields[key] { fail(entry.keyMark, "a front-end has no \(key)") }
@@ -309,8 +314,10 @@ extension PipelineFileReader {
                 if fields["device"] == nil { fail(item.mark, "the expectation names no device") }
                 continue
             }
-            if !known.contains(entity) {
-                let names = known.compactMap { if case .device(let name) = $0 { name } else { nil } }
+            if let known, !known.contains(entity) {
+                let names = known.compactMap {
+                    if case .device(let name) = $0 { name } else { nil }
+                }
                 fail(item.mark, "nothing is given of \(entity)\(hint("\(entity)", names.sorted()))")
                 continue
             }

@@ -20,7 +20,8 @@ struct CaseTables {
         let table = buffer.table
         var reader = ByteReader(buffer.bytes.span.extracting(start..<buffer.bytes.count))
         guard let count = reader.bigEndian(Int16.self), count == table.columns.count else {
-            preconditionFailure("a row of \(table.name) has another number of columns than its table")
+            preconditionFailure(
+                "a row of \(table.name) has another number of columns than its table")
         }
         var row: Row = [:]
         var key: [UInt8] = []
@@ -75,7 +76,9 @@ struct CaseTables {
     }
 
     /// The device's row of `device_status`.
-    func status(of device: DeviceID) -> (
+    func status(
+        of device: DeviceID
+    ) -> (
         state: String, reason: String, since: EventTime, isFlapping: Bool
     )? {
         let id = Self.bytes(device)

@@ -28,7 +28,9 @@ struct PipelineFileReader {
             if keys.contains(entry.key) {
                 fields[entry.key] = entry
             } else {
-                fail(entry.keyMark, "unknown key \"\(entry.key)\" in \(what)\(hint(entry.key, keys))")
+                fail(
+                    entry.keyMark, "unknown key \"\(entry.key)\" in \(what)\(hint(entry.key, keys))"
+                )
             }
         }
         return fields
@@ -36,6 +38,7 @@ struct PipelineFileReader {
 
     func hint(_ name: String, _ known: [String]) -> String {
         if let near = NearestName.of(name, among: known) { return ": did you mean \(near)?" }
+        if known.isEmpty { return "" }
         return ": known are \(known.joined(separator: ", "))"
     }
 
@@ -159,7 +162,8 @@ struct PipelineFileReader {
     private mutating func topic(_ node: YAMLNode) -> Topic? {
         guard let name = text(node, of: "topic") else { return nil }
         guard let topic = Topic(rawValue: name) else {
-            fail(node.mark, "unknown topic \"\(name)\"\(hint(name, Topic.allCases.map(\.rawValue)))")
+            fail(
+                node.mark, "unknown topic \"\(name)\"\(hint(name, Topic.allCases.map(\.rawValue)))")
             return nil
         }
         return topic
@@ -171,7 +175,9 @@ struct PipelineFileReader {
         }
         guard let entry = fields["tunnel-health"], fields.count == 1 else {
             if fields.isEmpty && node.mapping?.isEmpty == true {
-                fail(node.mark, "processor names none of: \(PipelineFile.Kind.names.joined(separator: ", "))")
+                fail(
+                    node.mark,
+                    "processor names none of: \(PipelineFile.Kind.names.joined(separator: ", "))")
             }
             return nil
         }
@@ -200,7 +206,8 @@ struct PipelineFileReader {
         if settings.flappingTransitions == 1 {
             fail(
                 marks["flapping.transitions"] ?? node.mark,
-                "flapping.transitions is 1 but one transition is no flapping: 2 to 6, or 0 to turn it off")
+                "flapping.transitions is 1 but one transition is no flapping: 2 to 6, or 0 to turn it off"
+            )
         }
         if settings.jitter >= settings.offlineAfter {
             fail(
@@ -234,7 +241,9 @@ struct PipelineFileReader {
         var topics: [Topic] = []
         for item in items {
             guard let fields = fields(item, of: "a sink", ["postgres", "topic"]) else { continue }
-            if fields.count > 1 { fail(item.mark, "a sink is one of postgres and topic; write two") }
+            if fields.count > 1 {
+                fail(item.mark, "a sink is one of postgres and topic; write two")
+            }
             if let entry = fields["postgres"] { self.tables(entry.value, into: &tables) }
             if let entry = fields["topic"], let topic = topic(entry.value) {
                 if !TunnelHealth.outputTopics.contains(topic) || topic == .deadLetters {

@@ -113,7 +113,8 @@ struct Arguments: Sendable {
             }
         case .choice(let choices):
             guard choices.contains(value) else {
-                throw UsageError("\(name) is \(choices.joined(separator: " or ")), not \"\(value)\"")
+                throw UsageError(
+                    "\(name) is \(choices.joined(separator: " or ")), not \"\(value)\"")
             }
         }
         return value
@@ -127,7 +128,9 @@ struct Arguments: Sendable {
 
     /// For options with a default.
     func text(_ name: String) -> String {
-        guard let value = values[name]?.last else { preconditionFailure("--\(name) has no default") }
+        guard let value = values[name]?.last else {
+            preconditionFailure("--\(name) has no default")
+        }
         return value
     }
 
@@ -144,7 +147,9 @@ struct Arguments: Sendable {
     /// In milliseconds, for options with a default.
     func duration(_ name: String) -> Int64 { DurationText.milliseconds(text(name)) ?? 0 }
 
-    func address(_ name: String) -> ListenAddress? { values[name]?.last.flatMap { ListenAddress($0) } }
+    func address(_ name: String) -> ListenAddress? {
+        values[name]?.last.flatMap { ListenAddress($0) }
+    }
 
     var wantsHelp: Bool { flag("help") }
     var wantsJSON: Bool { flag("json") }
@@ -157,7 +162,8 @@ struct ListenAddress: Sendable, Hashable, CustomStringConvertible {
 
     /// Reads `127.0.0.1:8080` or `[::1]:8080`.
     init?(_ text: String) {
-        guard let colon = text.lastIndex(of: ":"), let port = UInt16(text[text.index(after: colon)...])
+        guard let colon = text.lastIndex(of: ":"),
+            let port = UInt16(text[text.index(after: colon)...])
         else { return nil }
         var host = text[..<colon]
         if host.hasPrefix("[") {

@@ -34,7 +34,8 @@ enum PipelineFiles {
         if !arguments.operands.isEmpty { return arguments.operands }
         let folder = arguments.text("pipelines")
         guard Files.isDirectory(folder) else {
-            throw Failure("reading pipelines: there is no folder \(folder); name files, or --pipelines DIR")
+            throw Failure(
+                "reading pipelines: there is no folder \(folder); name files, or --pipelines DIR")
         }
         return try Files.names(in: folder).filter { $0.hasSuffix(".yaml") || $0.hasSuffix(".yml") }
             .map { "\(folder)/\($0)" }

@@ -61,7 +61,8 @@ func run(_ words: [String]) -> ExitCode {
         }
         return try command.run(arguments)
     } catch let error as UsageError {
-        Terminal.write("heartline: \(error.message)\n\(pointer) tells what there is.\n", to: .errors)
+        Terminal.write(
+            "heartline: \(error.message)\n\(pointer) tells what there is.\n", to: .errors)
         return .usage
     } catch {
         Terminal.write("heartline: \(error)\n", to: .errors)

@@ -107,7 +107,8 @@ import YAML
                 "f.yaml:5:1: unknown key \"snks\" in a pipeline: did you mean sinks?"),
             Wrong(
                 "an unknown processor", text(processor: "{ tunel-health: {} }"),
-                "f.yaml:3:14: unknown key \"tunel-health\" in processor: did you mean tunnel-health?"),
+                "f.yaml:3:14: unknown key \"tunel-health\" in processor: did you mean tunnel-health?"
+            ),
             Wrong(
                 "the wrong source", text(source: "{ topic: waves }"),
                 "f.yaml:2:18: the processor tunnel-health reads the topic heartbeats, not waves"),
@@ -115,8 +116,10 @@ import YAML
                 "an unknown topic", text(source: "{ topic: heartbeat }"),
                 "f.yaml:2:18: unknown topic \"heartbeat\": did you mean heartbeats?"),
             Wrong(
-                "an unknown table", text(sinks: "[ { postgres: { tables: [device_status, alrts] } } ]"),
-                "f.yaml:4:49: the processor tunnel-health has no table \"alrts\": did you mean alerts?"),
+                "an unknown table",
+                text(sinks: "[ { postgres: { tables: [device_status, alrts] } } ]"),
+                "f.yaml:4:48: the processor tunnel-health has no table \"alrts\": did you mean alerts?"
+            ),
             Wrong(
                 "a topic it does not write",
                 text(sinks: "[ { postgres: { tables: [device_status] } }, { topic: pushes } ]"),
@@ -155,7 +158,9 @@ import YAML
             in: Self.text(
                 source: "{ topic: nothing }",
                 processor: "{ tunnel-health: { stale_after: 5, recover_after: 0 } }",
-                more: "tests:\n  - { name: x, given: [], expect: [ { device: d1, state: ofline } ] }\n"))
+                more:
+                    "tests:\n  - { name: x, given: [], expect: [ { device: d1, state: ofline } ] }\n"
+            ))
         #expect(errors.count == 4, "\(errors)")
     }
 }
@@ -248,24 +253,42 @@ extension PipelineFileTests {
     @Test(
         "What is wrong with a case is told with its place",
         arguments: [
-            ("  - { name: x, given: [ { heartbeat: { device: d } } ], expect: [ { device: d, state: healthy } ] }\n",
-                "f.yaml:6:24: the step has no at"),
-            ("  - { name: x, given: [ { at: 0s, beacn: true } ], expect: [ { device: d, state: healthy } ] }\n",
-                "f.yaml:6:35: unknown key \"beacn\" in a step: did you mean beacon?"),
-            ("  - { name: x, given: [ { beacons: 5s, until: 9s } ], expect: [] }\n",
-                "f.yaml:6:36: beacons is as \"every 5s\", not \"5s\""),
-            ("  - { name: x, given: [ { beacons: every 5s } ], expect: [] }\n",
-                "f.yaml:6:25: the step repeats without an end"),
-            ("  - { name: x, given: [ { beacons: every 1ms, until: 30d } ], expect: [] }\n",
-                "f.yaml:6:25: the step makes more than 100000 records"),
-            ("  - { name: x, given: [ { at: 0s, heartbeat: { device: d1 } } ], expect: [ { device: d2, state: healthy } ] }\n",
-                "f.yaml:6:77: nothing is given of d2: did you mean d1?"),
-            ("  - { name: x, given: [ { at: 0s, heartbeat: { device: d1 } } ], expect: [ { device: d1, state: helthy } ] }\n",
-                "f.yaml:6:98: unknown state \"helthy\": did you mean healthy?"),
-            ("  - { name: x, given: [ { at: 0s, heartbeat: { device: d1, tunnel_up: 1 } } ], expect: [] }\n",
-                "f.yaml:6:71: tunnel_up is true or false, not \"1\""),
-            ("  - { name: x, given: [ { at: 0s, heartbeat: { device: d1 }, beacon: true } ], expect: [] }\n",
-                "f.yaml:6:25: a step is one of heartbeat, beacon"),
+            (
+                "  - { name: x, given: [ { heartbeat: { device: d } } ], expect: [ { device: d, state: healthy } ] }\n",
+                "f.yaml:6:25: the step has no at"
+            ),
+            (
+                "  - { name: x, given: [ { at: 0s, beacn: true } ], expect: [ { device: d, state: healthy } ] }\n",
+                "f.yaml:6:35: unknown key \"beacn\" in a step: did you mean beacon?"
+            ),
+            (
+                "  - { name: x, given: [ { beacons: 5s, until: 9s } ], expect: [] }\n",
+                "f.yaml:6:36: beacons is as \"every 5s\", not \"5s\""
+            ),
+            (
+                "  - { name: x, given: [ { beacons: every 5s } ], expect: [] }\n",
+                "f.yaml:6:25: the step repeats without an end"
+            ),
+            (
+                "  - { name: x, given: [ { beacons: every 1ms, until: 30d } ], expect: [] }\n",
+                "f.yaml:6:25: the step makes more than 100000 records"
+            ),
+            (
+                "  - { name: x, given: [ { at: 0s, heartbeat: { device: d1 } } ], expect: [ { device: d2, state: healthy } ] }\n",
+                "f.yaml:6:76: nothing is given of d2: did you mean d1?"
+            ),
+            (
+                "  - { name: x, given: [ { at: 0s, heartbeat: { device: d1 } } ], expect: [ { device: d1, state: helthy } ] }\n",
+                "f.yaml:6:97: unknown state \"helthy\": did you mean healthy?"
+            ),
+            (
+                "  - { name: x, given: [ { at: 0s, heartbeat: { device: d1, tunnel_up: 1 } } ], expect: [] }\n",
+                "f.yaml:6:71: tunnel_up is true or false, not \"1\""
+            ),
+            (
+                "  - { name: x, given: [ { at: 0s, heartbeat: { device: d1 }, beacon: true } ], expect: [] }\n",
+                "f.yaml:6:25: a step is one of heartbeat, beacon"
+            ),
             ("  - { name: x, given: [] }\n", "f.yaml:6:5: the test has no expect"),
         ])
     func wrong(_ tests: String, _ expected: String) {

@@ -6,7 +6,9 @@ public enum Terminal {
     public enum Stream: Int32, Sendable { case output = 1, errors = 2 }
 
     /// Whether a person sees the stream at once.
-    public static func isTerminal(_ stream: Stream = .output) -> Bool { isatty(stream.rawValue) == 1 }
+    public static func isTerminal(_ stream: Stream = .output) -> Bool {
+        isatty(stream.rawValue) == 1
+    }
 
     /// Writes all of `text`; what a reader that went away does not take is dropped.
     public static func write(_ text: String, to stream: Stream = .output) {

@@ -183,7 +183,9 @@ extension YAMLNode {
                 problem.map { "not UTF-8 text: \($0)" } ?? "not UTF-8 text")
         }
         var reason = problem ?? "no memory"
-        if let context = unsafe parser.pointee.context { reason = unsafe "\(String(cString: context)): \(reason)" }
+        if let context = unsafe parser.pointee.context {
+            reason = unsafe "\(String(cString: context)): \(reason)"
+        }
         return YAMLError(unsafe Self.place(parser.pointee.problem_mark), reason)
     }
 
