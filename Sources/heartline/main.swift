@@ -7,6 +7,7 @@ let commands: [Command] = [
     PipelineLint.command,
     PipelineTest.command,
     Version.command,
+    Bench.command,
 ]
 
 /// Finds the command that the first words name.
