@@ -92,7 +92,7 @@ public enum AgentEffect: Hashable, Sendable {
     case startTunnel
     case stopTunnel
     /// Answer with `answered` and the same sequence.
-    case send(Heartbeat, sequence: UInt32)
+    case send(AgentHeartbeat, sequence: UInt32)
     /// The configuration in the answer differs from the one in use.
     case configurationChanged
     case notifyUser(AgentNotice)
@@ -128,7 +128,7 @@ public struct Agent: Hashable, Sendable {
     private var attempt: UInt8 = 1
     private var sequence: UInt32 = 0
     /// What is being sent: a retry repeats the same body.
-    private var current: Heartbeat?
+    private var current: AgentHeartbeat?
     /// Heartbeats under the fault.
     private var faultyHeartbeats: UInt32 = 0
 
@@ -243,7 +243,7 @@ public struct Agent: Hashable, Sendable {
         }
     }
 
-    // MARK: Heartbeat
+    // MARK: AgentHeartbeat
 
     /// Keeps the agent's place in the interval, whatever the last heartbeat took.
     private mutating func awaitNextHeartbeat(at now: EventTime, _ settings: AgentSettings) {
@@ -294,9 +294,9 @@ public struct Agent: Hashable, Sendable {
         effects.append(.send(current, sequence: sequence))
     }
 
-    private mutating func compose(at now: EventTime, _ settings: AgentSettings) -> Heartbeat {
+    private mutating func compose(at now: EventTime, _ settings: AgentSettings) -> AgentHeartbeat {
         let rekeyAfter = settings.rekeyAfterMilliseconds
-        var malformation = Heartbeat.Malformation.none
+        var malformation = AgentHeartbeat.Malformation.none
         var clockError: Int64 = 0
         switch fault {
         case .flapping where faultyHeartbeats % 2 == 0:
@@ -306,15 +306,16 @@ public struct Agent: Hashable, Sendable {
                 tunnel.start(at: now)
             }
         case .malformed:
-            let ways = UInt32(Heartbeat.Malformation.allCases.count - 1)
+            let ways = UInt32(AgentHeartbeat.Malformation.allCases.count - 1)
             malformation =
-                Heartbeat.Malformation(rawValue: UInt8(1 + faultyHeartbeats % ways)) ?? .notJSON
+                AgentHeartbeat.Malformation(rawValue: UInt8(1 + faultyHeartbeats % ways))
+                ?? .notJSON
         case .clockAhead: clockError = 86_400_000
         case .clockBehind: clockError = -86_400_000
         default: break
         }
         if fault != nil { faultyHeartbeats &+= 1 }
-        return Heartbeat(
+        return AgentHeartbeat(
             status: state == .stopping ? .stopped : fault == .recovering ? .recovering : .connected,
             isTunnelUp: tunnel.isUp,
             lastHandshake: tunnel.lastHandshake(at: now, rekeyAfterMilliseconds: rekeyAfter).map {

@@ -6,7 +6,7 @@ public struct FleetRequest: Hashable, Sendable {
     /// Index of the agent.
     public let agent: Int
     public let sequence: UInt32
-    public let heartbeat: Heartbeat
+    public let heartbeat: AgentHeartbeat
     /// When the agent asked for it.
     public let time: EventTime
 }

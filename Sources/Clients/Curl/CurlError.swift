@@ -47,7 +47,7 @@ public struct CurlError: Error, Hashable, Sendable, CustomStringConvertible {
     /// - Parameter systemError: `errno` of the last connection attempt; 0 if there was none.
     static func kind(of code: CURLcode, systemError: Int) -> Kind {
         switch code {
-        case CURLE_URL_MALFORMAT, CURLE_UNSUPPORTED_PROTOCOL: .invalidRequest
+        case CURLE_URL_MALFORMAT: .invalidRequest
         case CURLE_COULDNT_RESOLVE_HOST, CURLE_COULDNT_RESOLVE_PROXY: .unresolved
         case CURLE_COULDNT_CONNECT:
             systemError == 0 || systemError == Int(ECONNREFUSED) ? .refused : .unreachable
@@ -59,6 +59,8 @@ public struct CurlError: Error, Hashable, Sendable, CustomStringConvertible {
             .tls
         case CURLE_GOT_NOTHING, CURLE_SEND_ERROR, CURLE_RECV_ERROR, CURLE_PARTIAL_FILE:
             .disconnected
+        // The scheme of our own URL was checked, so an unsupported protocol is the server's: no HTTP
+        // status line, or a redirect elsewhere.
         case CURLE_WEIRD_SERVER_REPLY, CURLE_BAD_CONTENT_ENCODING, CURLE_TOO_MANY_REDIRECTS,
             CURLE_UNSUPPORTED_PROTOCOL:
             .badAnswer

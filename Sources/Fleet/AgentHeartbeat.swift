@@ -2,7 +2,7 @@ public import Bytes
 public import Schemas
 
 /// What one heartbeat says; the body of `POST /api/v1/heartbeat`.
-public struct Heartbeat: Hashable, Sendable {
+public struct AgentHeartbeat: Hashable, Sendable {
     /// The contract's words for `status`.
     public enum Status: UInt8, Sendable {
         case connected, recovering, stopped
