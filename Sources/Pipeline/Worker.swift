@@ -21,7 +21,7 @@ public struct Worker<
     public let board: WorkerStatusBoard
 
     let consumer: Consumer
-    let producer: Producer
+    var publisher: OutboxPublisher<Producer>
     let store: Store
     let decoder = P.Decoder()
     let receipts: OutboxReceipts
@@ -34,7 +34,6 @@ public struct Worker<
 
     var now: Int64
     private var lastTicket: UInt64 = 0
-    private var lastRound: UInt32 = 0
     private var lastCommitRound: Int64
     private var logFailures = 0
     private var logNotBefore: Int64 = 0
@@ -55,11 +54,11 @@ public struct Worker<
         processor: ProcessorSettings<P.Settings>, waker: Waker, now: Int64
     ) {
         self.consumer = consumer
-        self.producer = producer
         self.store = store
         self.settings = settings
         processorSettings = processor
         receipts = OutboxReceipts(waker: waker)
+        publisher = OutboxPublisher(producer, receipts: receipts, settings: settings)
         board = WorkerStatusBoard(pipeline: settings.pipeline)
         status = WorkerStatus(pipeline: settings.pipeline)
         watch = IngestWatch(limit: settings.ingestSilentAfter, now: now)
@@ -320,18 +319,14 @@ public struct Worker<
 
     private mutating func publishOutbox() {
         for index in partitions.indices {
-            publish(&partitions[index].outbox)
-            publish(&partitions[index].rejected)
+            partitions[index].outbox.publish(by: &publisher, now: now)
+            partitions[index].rejected.publish(by: &publisher, now: now)
+            partitions[index].outbox.requestDeletion(store, ticket: &lastTicket, now: now)
+            partitions[index].rejected.requestDeletion(store, ticket: &lastTicket, now: now)
         }
-        publish(&watchOutbox)
-    }
-
-    private mutating func publish(_ queue: inout OutboxQueue) {
-        status.events += Int64(
-            queue.publish(
-                to: producer, pipeline: settings.pipeline, partitions: settings.outputPartitions,
-                receipts: receipts, nextRound: &lastRound, now: now))
-        if queue.deletableThrough != nil { _ = queue.requestDeletion(store, ticket: newTicket(), now: now) }
+        watchOutbox.publish(by: &publisher, now: now)
+        watchOutbox.requestDeletion(store, ticket: &lastTicket, now: now)
+        status.events = publisher.events
     }
 
     // MARK: - Status

@@ -36,57 +36,19 @@ struct OutboxQueue: Sendable {
 
     mutating func append(_ events: OutboxBuffer) { waiting.append(events) }
 
-    /// Names the round in a receipt: partition, source, round.
-    private var token: UInt64 { OutboxToken(partition, source, round).rawValue }
-
     /// Begins a round if none is under way: one batch a topic, in order.
-    /// - Parameter nextRound: the worker's counter; taken if a round begins.
-    /// - Returns: how many events were handed to the producer.
     mutating func publish(
-        to producer: some EventProducer, pipeline: String, partitions: [Topic: Int32],
-        receipts: OutboxReceipts, nextRound: inout UInt32, now: Int64
-    ) -> Int {
-        guard outstanding == 0, now >= notBefore else { return 0 }
+        by publisher: inout OutboxPublisher<some EventProducer>, now: Int64
+    ) {
+        guard outstanding == 0, now >= notBefore else { return }
         if sent.isEmpty {
-            guard !waiting.isEmpty else { return 0 }
+            guard !waiting.isEmpty else { return }
             swap(&waiting, &sent)
         }
-        nextRound = (nextRound + 1) & OutboxToken.roundMask
-        round = nextRound
-        hasFailed = false
-        var batches: [RecordBatch] = []
-        let bytes = sent.bytes.span
-        let name = "\(source.name(pipeline: pipeline))/\(partition)/"
-        for entry in sent.entries {
-            let index =
-                batches.firstIndex { $0.topic == entry.topic }
-                ?? {
-                    batches.append(RecordBatch(entry.topic))
-                    return batches.count - 1
-                }()
-            let key = bytes.extracting(entry.key)
-            batches[index].append(
-                partition: Partitioner.partition(of: key, count: partitions[entry.topic] ?? 1),
-                timestamp: entry.time, key: key, value: bytes.extracting(entry.value),
-                headers: header(name, entry.sequence))
-        }
-        for batch in batches {
-            switch producer.send(batch, receipt: DeliveryReceipt(receipts, token: token)) {
-            case .accepted: outstanding += 1
-            case .queueFull, .closed: hasFailed = true
-            }
-        }
+        round = publisher.nextRound()
+        let token = OutboxToken(partition, source, round)
+        (outstanding, hasFailed) = publisher.send(sent, source: source, token: token)
         if outstanding == 0 { endRound(now: now) }
-        return sent.count
-    }
-
-    /// `outbox`: source, partition and sequence, so that a reader can tell a repetition.
-    private func header(_ name: String, _ sequence: Int64) -> RecordHeaders {
-        var text = ByteBuffer(name.utf8)
-        text.append(decimal: sequence)
-        var headers = RecordHeaders()
-        headers.append("outbox", text.span)
-        return headers
     }
 
     /// The log's answer to one batch.
@@ -111,20 +73,23 @@ struct OutboxQueue: Sendable {
 
     /// Asks the database to delete what was acknowledged, if anything was and no such request is
     /// under way.
-    mutating func requestDeletion(_ store: some StreamStore, ticket: UInt64, now: Int64) -> Bool {
+    /// - Parameter ticket: the last one that was given out.
+    mutating func requestDeletion(_ store: some StreamStore, ticket: inout UInt64, now: Int64) {
         guard let through = deletableThrough, deletionTicket == nil, now >= deletionNotBefore
-        else { return false }
+        else { return }
         let request = StoreRequest(
-            ticket: ticket, partition: partition, action: .deleteOutbox(source, through: through))
+            ticket: ticket + 1, partition: partition,
+            action: .deleteOutbox(source, through: through))
         guard store.submit(request) else {
             deletionNotBefore = now + 10
-            return false
+            return
         }
+        ticket += 1
         deletionTicket = ticket
         deleting = through
-        return true
     }
 
+    /// What the request under way deletes.
     private var deleting: Int64 = 0
 
     /// The database's answer to `requestDeletion`; `false` if `ticket` is not of this queue.
@@ -147,6 +112,73 @@ struct OutboxQueue: Sendable {
             time = min(time ?? .max, deletionNotBefore)
         }
         return time
+    }
+}
+
+/// How a worker publishes: its producer, and what every round needs.
+struct OutboxPublisher<Producer: EventProducer> {
+    let producer: Producer
+    let receipts: OutboxReceipts
+    let pipeline: String
+    /// How many partitions each topic has.
+    let partitions: [Topic: Int32]
+    private var lastRound: UInt32 = 0
+    /// Events handed to the producer since the start.
+    private(set) var events: Int64 = 0
+
+    init(_ producer: Producer, receipts: OutboxReceipts, settings: WorkerSettings) {
+        self.producer = producer
+        self.receipts = receipts
+        pipeline = settings.pipeline
+        partitions = settings.outputPartitions
+    }
+
+    mutating func nextRound() -> UInt32 {
+        lastRound = (lastRound + 1) & OutboxToken.roundMask
+        return lastRound
+    }
+
+    /// Hands one batch a topic to the producer.
+    /// - Returns: how many batches will be answered, and whether one was refused.
+    mutating func send(
+        _ outbox: OutboxBuffer, source: OutboxSource, token: OutboxToken
+    ) -> (outstanding: Int, hasFailed: Bool) {
+        var batches: [RecordBatch] = []
+        let bytes = outbox.bytes.span
+        let name = "\(source.name(pipeline: pipeline))/\(token.partition)/"
+        for entry in outbox.entries {
+            let index =
+                batches.firstIndex { $0.topic == entry.topic }
+                ?? {
+                    batches.append(RecordBatch(entry.topic))
+                    return batches.count - 1
+                }()
+            let key = bytes.extracting(entry.key)
+            batches[index].append(
+                partition: Partitioner.partition(of: key, count: partitions[entry.topic] ?? 1),
+                timestamp: entry.time, key: key, value: bytes.extracting(entry.value),
+                headers: header(name, entry.sequence))
+        }
+        var outstanding = 0
+        var hasFailed = false
+        for batch in batches {
+            let receipt = DeliveryReceipt(receipts, token: token.rawValue)
+            switch producer.send(batch, receipt: receipt) {
+            case .accepted: outstanding += 1
+            case .queueFull, .closed: hasFailed = true
+            }
+        }
+        events += Int64(outbox.count)
+        return (outstanding, hasFailed)
+    }
+
+    /// `outbox`: source, partition and sequence, so that a reader can tell a repetition.
+    private func header(_ name: String, _ sequence: Int64) -> RecordHeaders {
+        var text = ByteBuffer(name.utf8)
+        text.append(decimal: sequence)
+        var headers = RecordHeaders()
+        headers.append("outbox", text.span)
+        return headers
     }
 }
 

@@ -1,4 +1,3 @@
-public import Schemas
 internal import Synchronization
 
 /// What a worker is doing, as of its last commit or second.
