@@ -49,7 +49,7 @@ public struct PipelineFile: Sendable {
     public static func load(_ path: String) throws(PipelineFileErrors) -> PipelineFile {
         let bytes: [UInt8]
         do throws(SystemError) {
-            bytes = try Files.read(path, limit: YAMLLimits().sizeBytes)
+            bytes = try FileSystem.bytes(of: path, limit: YAMLLimits().sizeBytes)
         } catch {
             throw PipelineFileErrors([PipelineFileError(path, nil, "\(error)")])
         }
@@ -78,7 +78,7 @@ public struct PipelineFile: Sendable {
     public static func loadFolder(_ path: String) throws(PipelineFileErrors) -> [PipelineFile] {
         let names: [String]
         do throws(SystemError) {
-            names = try Files.names(in: path)
+            names = try FileSystem.names(in: path)
         } catch {
             throw PipelineFileErrors([PipelineFileError(path, nil, "\(error)")])
         }

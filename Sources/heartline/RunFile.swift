@@ -17,26 +17,25 @@ struct RunFile: Codable {
     func write(in folder: String) throws {
         let encoder = JSONEncoder()
         encoder.outputFormatting = [.sortedKeys, .prettyPrinted, .withoutEscapingSlashes]
-        var bytes = [UInt8](try encoder.encode(self))
-        bytes.append(0x0A)
-        try Files.write(bytes, to: Self.path(in: folder))
+        let text = String(decoding: try encoder.encode(self), as: UTF8.self) + "\n"
+        try FileSystem.write(text, to: Self.path(in: folder), mode: 0o600)
     }
 
-    static func remove(in folder: String) { Files.remove(path(in: folder)) }
+    static func remove(in folder: String) { FileSystem.remove(path(in: folder)) }
 
     /// The instance that runs on `folder`.
     static func read(in folder: String) throws -> RunFile {
         let path = path(in: folder)
-        guard Files.exists(path) else {
+        guard FileSystem.exists(path) else {
             throw Failure(
                 "finding the running instance: \(path) is not there; start one with heartline up --data \(folder), or name its database with --database"
             )
         }
-        let bytes = try Files.read(path)
+        let bytes = try FileSystem.bytes(of: path)
         guard let file = try? JSONDecoder().decode(RunFile.self, from: Data(bytes)) else {
             throw Failure("finding the running instance: \(path) is not what heartline up writes")
         }
-        guard Signals.exists(file.pid) else {
+        guard ChildProcess.exists(file.pid) else {
             throw Failure(
                 "finding the running instance: its process \(file.pid) is gone and left \(path); start it again with heartline up --data \(folder)"
             )
