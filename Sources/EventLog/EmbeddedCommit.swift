@@ -51,8 +51,8 @@ struct EmbeddedCommit: ~Copyable {
         for entry in touched {
             for (partition, head) in entry.heads.enumerated() where entry.isChanged[partition] {
                 head.encode(into: &scratch)
-                try transaction.put(
-                    entry.topic.places[partition].key.span, scratch.span, in: environment.metadata)
+                let key = entry.topic.places[partition].key
+                try transaction.put(key.span, scratch.span, in: environment.metadata)
             }
         }
         try transaction.commit()
@@ -207,7 +207,9 @@ struct EmbeddedCommit: ~Copyable {
 
     private func oldestPartition(_ index: Int) -> Int? {
         let heads = touched[index].heads
-        return heads.indices.filter { !heads[$0].isEmpty }.min { heads[$0].oldest < heads[$1].oldest }
+        return heads.indices.filter { !heads[$0].isEmpty }.min {
+            heads[$0].oldest < heads[$1].oldest
+        }
     }
 
     /// Deletes records from the front of a partition until `bytes` are gone, the budget is spent, or

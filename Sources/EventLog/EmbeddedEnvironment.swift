@@ -49,7 +49,8 @@ final class EmbeddedEnvironment: Sendable {
                 var bytes = ByteBuffer()
                 bytes.appendLittleEndian(EmbeddedFormat.version)
                 let writer = try KeyValueWriter(store)
-                try writer.put(EmbeddedFormat.versionKey.span, bytes.span, in: metadata)
+                let key = EmbeddedFormat.versionKey
+                try writer.put(key.span, bytes.span, in: metadata)
                 try writer.commit()
                 found = EmbeddedFormat.version
             }
@@ -67,7 +68,8 @@ final class EmbeddedEnvironment: Sendable {
     private func readFormat() throws(KeyValueError) -> UInt32? {
         var reader = KeyValueReader(store)
         try reader.begin()
-        return try reader.withValue(of: EmbeddedFormat.versionKey.span, in: metadata) {
+        let key = EmbeddedFormat.versionKey
+        return try reader.withValue(of: key.span, in: metadata) {
             $0.count >= 4 ? $0.littleEndian(at: 0, as: UInt32.self) : UInt32.max
         }
     }
@@ -117,7 +119,8 @@ final class EmbeddedEnvironment: Sendable {
         guard wanted.partitions >= 1, wanted.partitions <= 256, wanted.retentionBytes > 0 else {
             throw EventLogError(
                 .creatingTopics, .configuration,
-                "topic \(settings.topic.rawValue): it needs 1 to 256 partitions and at least 1 byte")
+                "topic \(settings.topic.rawValue): it needs 1 to 256 partitions and at least 1 byte"
+            )
         }
         let mismatch: EventLogError?
         do throws(KeyValueError) {

@@ -167,7 +167,8 @@ public final class EmbeddedConsumer: EventConsumer {
                 key, bytes in
                 let offset = Int64(key)
                 // Only compaction takes records out of the middle.
-                guard isCompacted || offset == position, let record = RecordHead(bytes, at: 0) else {
+                guard isCompacted || offset == position, let record = RecordHead(bytes, at: 0)
+                else {
                     damage = position
                     return false
                 }

@@ -153,7 +153,8 @@ extension EventLogError {
             switch error.kind {
             case .full: (.storage, "; free disk space, lower the retention or raise the map size")
             case .damaged: (.storage, "; check the disk, then restart")
-            case .unusable: (.configuration, "; check that the directory exists and is ours to write")
+            case .unusable:
+                (.configuration, "; check that the directory exists and is ours to write")
             case .busy: (.unavailable, "; it is tried again")
             }
         self.init(operation, kind, place: place, "\(error)\(advice)")

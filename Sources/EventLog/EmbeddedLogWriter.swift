@@ -272,7 +272,8 @@ final class EmbeddedWriter: Sendable {
         }
         for index in range {
             guard let topic = topics[index] else { continue }
-            try commit.append(entries[index].batch.bytes.span, to: topic)
+            let bytes = entries[index].batch.bytes
+            try commit.append(bytes.span, to: topic)
         }
         try commit.commit()
     }
@@ -337,7 +338,8 @@ final class EmbeddedWriter: Sendable {
             guard bytes.count - offset >= 4, let record = RecordHead(bytes, at: offset + 4) else {
                 return .failure(
                     EventLogError(
-                        .producing, .configuration, "a batch of \(batch.topic.rawValue) is cut off"))
+                        .producing, .configuration, "a batch of \(batch.topic.rawValue) is cut off")
+                )
             }
             let partition = bytes.littleEndian(at: offset, as: Int32.self)
             let place = TopicPartition(batch.topic, partition)

@@ -150,7 +150,8 @@ internal import CLMDB
         while cursors.count <= index { cursors.append(NativeCursor()) }
         if unsafe cursors[index].pointer == nil {
             try environment.check(
-                .writing, unsafe mdb_cursor_open(transaction, database.handle, &cursors[index].pointer))
+                .writing,
+                unsafe mdb_cursor_open(transaction, database.handle, &cursors[index].pointer))
         }
         return unsafe cursors[index].pointer!
     }
