@@ -2,8 +2,8 @@
 ///
 /// Strict: lines end with CR LF, sizes are hexadecimal digits, extensions and trailers are read,
 /// ignored and bounded.
-struct ChunkedDecoder: Equatable {
-    enum Outcome: Equatable {
+package struct ChunkedDecoder: Equatable {
+    package enum Outcome: Equatable {
         /// More is needed.
         case incomplete
         /// The body ended.
@@ -20,8 +20,8 @@ struct ChunkedDecoder: Equatable {
         case done
     }
 
-    static let longestExtension = 256
-    static let longestTrailers = 4096
+    package static let longestExtension = 256
+    package static let longestTrailers = 4096
 
     private var state = State.size
     private var digits = 0
@@ -30,9 +30,11 @@ struct ChunkedDecoder: Equatable {
     private var trailerBytes = 0
     private var total = 0
 
+    package init() {}
+
     /// Reads from `bytes`, and lends each run of data to `emit`.
     /// - Returns: what came of it, and how many bytes were read.
-    mutating func advance(
+    package mutating func advance(
         over bytes: UnsafeRawBufferPointer, limit: Int,
         _ emit: (UnsafeRawBufferPointer) -> Void
     ) -> (outcome: Outcome, taken: Int) {

@@ -4,9 +4,9 @@ internal import Glibc
 ///
 /// Made by `HeadFacts.parse`, a pure function that refuses whatever two parsers could understand
 /// differently; llhttp then reads the same head, and both must agree (`HeadParser`).
-struct HeadFacts: Equatable {
+package struct HeadFacts: Equatable {
     /// Why a head is refused.
-    enum Refusal: Equatable, Error {
+    package enum Refusal: Equatable, Error {
         case malformed
         case versionNotSupported
         case codingNotSupported
@@ -14,18 +14,18 @@ struct HeadFacts: Equatable {
         case tooManyHeaders
     }
 
-    var targetStart = 0
-    var targetCount = 0
+    package var targetStart = 0
+    package var targetCount = 0
     /// The path within the target: without scheme, authority and query.
-    var pathStart = 0
-    var pathCount = 0
+    package var pathStart = 0
+    package var pathCount = 0
     /// The first header line.
     var headersStart = 0
-    var minorVersion = 1
+    package var minorVersion = 1
     /// -1 without `Content-Length`.
-    var contentLength = -1
-    var isChunked = false
-    var expectsContinue = false
+    package var contentLength = -1
+    package var isChunked = false
+    package var expectsContinue = false
 
     /// Set by llhttp.
     var method = Method.other
@@ -36,7 +36,7 @@ struct HeadFacts: Equatable {
     static let largestHeaderCount = 100
 
     /// Reads a whole head, from its request line through the blank line.
-    static func parse(_ bytes: UnsafeRawBufferPointer) throws(Refusal) -> HeadFacts {
+    package static func parse(_ bytes: UnsafeRawBufferPointer) throws(Refusal) -> HeadFacts {
         var facts = HeadFacts()
         var position = try unsafe facts.parseRequestLine(bytes)
         facts.headersStart = position

@@ -4,8 +4,8 @@ internal import Glibc
 ///
 /// Only this decides where a head ends; a line feed without its carriage return is refused, since
 /// parsers that disagree about line ends are how requests are smuggled (RFC 9112, section 2.2).
-struct HeadSearch {
-    enum Outcome: Equatable {
+package struct HeadSearch {
+    package enum Outcome: Equatable {
         /// The end has not come yet.
         case incomplete
         /// The head is `start ..< end` of the bytes.
@@ -18,8 +18,10 @@ struct HeadSearch {
     private var lineStart = 0
     private var position = 0
 
+    package init() {}
+
     /// `bytes` are all bytes since the last request; those of earlier calls are not searched again.
-    mutating func advance(over bytes: UnsafeRawBufferPointer) -> Outcome {
+    package mutating func advance(over bytes: UnsafeRawBufferPointer) -> Outcome {
         guard let base = bytes.baseAddress else { return .incomplete }
         let octets = unsafe base.assumingMemoryBound(to: UInt8.self)
         while position < bytes.count {
