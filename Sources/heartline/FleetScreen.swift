@@ -1,4 +1,4 @@
-import Pipeline
+import Schemas
 
 /// A fleet's status as text for people.
 enum FleetScreen {

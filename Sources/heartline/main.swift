@@ -4,7 +4,7 @@ import System
 
 /// Every subcommand, in the order of the overview.
 let commands: [Command] = [
-    PipelineLint.command,
+    Migrate.command, Simulate.command, Status.command, PipelineLint.command,
     PipelineTest.command,
     Version.command,
     Bench.command,
