@@ -13,16 +13,22 @@ enum FleetScreen {
         }
     }
 
-    /// - Parameter colors: for a terminal.
+    /// - Parameters:
+    ///   - colors: for a terminal.
+    ///   - drawing: of a state, beside its count; without it a bar.
     static func text(
-        _ status: FleetStatus, since earlier: FleetStatus?, colors: Bool
+        _ status: FleetStatus, since earlier: FleetStatus?, colors: Bool,
+        drawing: ((String) -> String)? = nil
     ) -> String {
         let known = status.states.values.reduce(0, +)
         var text = "devices  \(status.registered) in the registry, \(known) judged\n"
         for state in FleetStatus.states {
-            guard let count = status.states[state], count > 0 else { continue }
+            let count = status.states[state] ?? 0
+            guard count > 0 || drawing?(state).contains(where: { $0 != " " }) == true else {
+                continue
+            }
             let filled = Int((Double(count) / Double(max(1, known)) * Double(width)).rounded())
-            let bar = String(repeating: "█", count: max(1, filled))
+            let bar = drawing?(state) ?? String(repeating: "█", count: max(1, filled))
             text += "  " + pad(state, 11) + right("\(count)", 9) + "  "
             text += colors ? "\u{1B}[\(color(state))m\(bar)\u{1B}[0m\n" : bar + "\n"
         }
@@ -57,6 +63,16 @@ enum FleetScreen {
             text += "\n"
         }
         return text
+    }
+
+    /// A number over time, each sample as high as its part of the greatest.
+    static func sparkline(_ samples: [Int64]) -> String {
+        let steps = Array("▁▂▃▄▅▆▇█")
+        let greatest = max(1, samples.max() ?? 1)
+        return String(
+            samples.map { sample in
+                sample == 0 ? " " : steps[Int(sample * Int64(steps.count - 1) / greatest)]
+            })
     }
 
     /// One line, for where no terminal is.

@@ -30,6 +30,16 @@ extension FileSystem {
     /// Removes a file; one that is not there is no error.
     public static func remove(_ path: String) { unsafe unlink(path) }
 
+    /// Removes a directory and all that is in it, as far as that can be done. Links are not followed.
+    public static func removeTree(_ path: String) {
+        if status(path)?.isDirectory == true {
+            for name in (try? names(in: path)) ?? [] { removeTree("\(path)/\(name)") }
+            unsafe rmdir(path)
+        } else {
+            remove(path)
+        }
+    }
+
     /// Names in a directory, sorted; without `.` and `..`.
     public static func names(in path: String) throws(SystemError) -> [String] {
         guard let directory = unsafe opendir(path) else {
