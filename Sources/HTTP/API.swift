@@ -78,6 +78,12 @@ public struct ServerLimits: Sendable {
     public var drainMilliseconds: Int64 = 10_000
 
     public init() {}
+
+    var shortestMilliseconds: Int64 {
+        min(
+            requestMilliseconds, idleMilliseconds, writeMilliseconds, answerMilliseconds,
+            lingerMilliseconds)
+    }
 }
 
 /// Statuses that we answer with, and their reason phrases (RFC 9110).

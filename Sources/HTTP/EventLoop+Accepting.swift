@@ -82,6 +82,8 @@ extension EventLoop {
     func destroy(_ connection: Connection) {
         guard connection.state != .closed else { return }
         connection.state = .closed
+        // What it was to be sent must not reach the next one.
+        roundCount = 0
         tally.open -= 1
         tally.bytesInFlight -= connection.countedBytes
         let index = Int(connection.slot)

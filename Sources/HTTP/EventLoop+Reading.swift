@@ -15,7 +15,11 @@ extension EventLoop {
         let isReadable = events & (EPOLLIN.rawValue | EPOLLRDHUP.rawValue) != 0
         if isReadable || connection.needsOutputToRead {
             if canRead(connection) {
-                guard readInput(connection) else { return destroy(connection) }
+                guard readInput(connection) else {
+                    // Answers to requests before the broken one are still owed.
+                    _ = flush(connection)
+                    return destroy(connection)
+                }
             } else if events & EPOLLRDHUP.rawValue != 0, connection.state == .streaming {
                 // Nobody is left to stream to; a half-closed reader of streams is not worth a
                 // stream that nobody reads.
@@ -143,6 +147,7 @@ extension EventLoop {
         unsafe connection.input.append(UnsafeRawBufferPointer(rebasing: bytes[..<count]))
         switch unsafe connection.search.advance(over: connection.input.bytes) {
         case .complete(let start, let end):
+            guard end - start <= limits.headBytes else { return refuseLongHead(connection) }
             connection.input.truncate(to: end)
             connection.input.removeFirst(start)
             connection.search = HeadSearch()

@@ -294,7 +294,7 @@ extension EventLoop {
 
     /// Sends what the socket takes, and keeps the rest.
     /// - Returns: whether the connection still works.
-    private func flush(_ connection: Connection) -> Bool {
+    func flush(_ connection: Connection) -> Bool {
         if roundCount > 0 {
             if connection.output.isEmpty {
                 let bytes = unsafe UnsafeRawBufferPointer(rebasing: roundBuffer[..<roundCount])

@@ -97,6 +97,7 @@ internal import TLS
     func run() {
         mailbox.adopt()
         wheel.start(at: now)
+        wheel.checkEvery(milliseconds: limits.shortestMilliseconds / 4)
         handler.attached(
             to: LoopContext(index: index, mailbox: mailbox, counters: counters))
         var events = unsafe [epoll_event](repeating: epoll_event(), count: Self.eventCapacity)
@@ -124,7 +125,7 @@ internal import TLS
     private func handle(_ mark: UInt64, _ events: UInt32) {
         switch mark {
         case Mark.listener: acceptSome()
-        case Mark.mailbox: break  // taken below, and the signal with it
+        case Mark.mailbox: mailbox.takeSignal()
         default:
             guard
                 let connection = connection(
@@ -252,7 +253,11 @@ internal import TLS
         isDraining = true
         drainDeadline = now + limits.drainMilliseconds
         // Who waits in the listener's queue would otherwise be reset.
-        acceptSome()
+        var before = -1
+        while before != tally.accepted {
+            before = tally.accepted
+            acceptSome()
+        }
         closeListener()
         for case let connection? in connections {
             if connection.state == .upgraded {

@@ -73,10 +73,12 @@ public final class LoopMailbox: Sendable {
     /// Called on the loop's thread before anything else.
     func adopt() { owner.store(UInt(pthread_self()), ordering: .relaxed) }
 
+    /// Takes the signal, which may come later than what it is for; then `take`.
+    func takeSignal() { waker.drain() }
+
     /// Swaps what is there into `entries`, which must be empty.
     func take(into entries: inout [Entry]) {
         box.withLock { box in
-            if box.isSignalled { waker.drain() }
             box.isSignalled = false
             isFilled.store(false, ordering: .releasing)
             swap(&box.entries, &entries)

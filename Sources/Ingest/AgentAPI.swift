@@ -17,9 +17,7 @@ final class AgentAPI: Routes, DeliveryReceiver, @unchecked Sendable {
     private let reading: LoopReading
     private var mailbox: LoopMailbox?
     private var reader = HeartbeatReader()
-    private var batch = RecordBatch(.heartbeats)
-    private var key = ByteBuffer()
-    private var value = ByteBuffer()
+    private var events = HeartbeatBatch()
     private var waiting = WaitingHeartbeats()
     private var tally = IngestCounters.Tally()
     /// Both clocks as this round read them; `nil` before its first heartbeat.
@@ -128,13 +126,7 @@ final class AgentAPI: Routes, DeliveryReceiver, @unchecked Sendable {
         heartbeat.configVersion = version
         heartbeat.origin = state.nextOrigin()
         if !heartbeat.flags.isEmpty { tally.flagged += 1 }
-        key.removeAll()
-        key.append(heartbeat.device)
-        value.removeAll()
-        value.append(heartbeat)
-        batch.append(
-            partition: Partitioner.partition(of: key.span, count: state.partitions),
-            timestamp: time, key: key.span, value: value.span)
+        events.append(heartbeat, time: time, partitions: state.partitions)
     }
 
     // MARK: - Answers of the database
@@ -188,7 +180,7 @@ final class AgentAPI: Routes, DeliveryReceiver, @unchecked Sendable {
     /// Hands the gathered events to the log, answers what waited for that, and says up to when
     /// nothing is missing.
     private func submit() {
-        if !batch.isEmpty { send() }
+        if !events.records.isEmpty { send() }
         state.counters.add(tally)
         tally = IngestCounters.Tally()
         round = nil
@@ -200,7 +192,7 @@ final class AgentAPI: Routes, DeliveryReceiver, @unchecked Sendable {
     }
 
     private func send() {
-        let count = UInt64(batch.count)
+        let count = UInt64(events.records.count)
         let receipt: DeliveryReceipt
         switch state.durability {
         case .queued: receipt = DeliveryReceipt(losses, token: count)
@@ -208,8 +200,8 @@ final class AgentAPI: Routes, DeliveryReceiver, @unchecked Sendable {
             lastToken += 1
             receipt = DeliveryReceipt(self, token: lastToken)
         }
-        let outcome = state.producer.send(batch, receipt: receipt)
-        batch.removeAll()
+        let outcome = state.producer.send(events.records, receipt: receipt)
+        events.removeAll()
         switch (outcome, state.durability) {
         case (.accepted, .queued): answerHeld()
         case (.accepted, .acked): undelivered[lastToken] = held
@@ -263,6 +255,32 @@ final class AgentAPI: Routes, DeliveryReceiver, @unchecked Sendable {
         }
         submit()
     }
+}
+
+/// The events of a round, encoded.
+private struct HeartbeatBatch {
+    private(set) var records = RecordBatch(.heartbeats)
+    private var key = ByteBuffer()
+    private var value = ByteBuffer()
+
+    mutating func append(_ heartbeat: Heartbeat, time: EventTime, partitions: Int32) {
+        key.removeAll()
+        key.append(heartbeat.device)
+        value.removeAll()
+        value.append(heartbeat)
+        Self.append(key, value, time, partitions, to: &records)
+    }
+
+    private static func append(
+        _ key: borrowing ByteBuffer, _ value: borrowing ByteBuffer, _ time: EventTime,
+        _ partitions: Int32, to records: inout RecordBatch
+    ) {
+        records.append(
+            partition: Partitioner.partition(of: key.span, count: partitions), timestamp: time,
+            key: key.span, value: value.span)
+    }
+
+    mutating func removeAll() { records.removeAll() }
 }
 
 /// Counts events that were answered and then could not be stored. The token is their number.

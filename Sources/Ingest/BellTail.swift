@@ -75,7 +75,8 @@ final class BellTail<LogType: EventLog>: Sendable {
     private func follow() throws(EventLogError) {
         guard let count = try log.partitionCount(of: .deviceConfigs) else {
             throw EventLogError(
-                .consuming, .configuration, "topic device-configs does not exist; create the topics")
+                .consuming, .configuration, "topic device-configs does not exist; create the topics"
+            )
         }
         let consumer = try log.makeConsumer(of: .deviceConfigs, group: group, waker: waker)
         var followed: Set<Int32> = []

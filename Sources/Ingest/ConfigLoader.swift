@@ -54,7 +54,7 @@ final class ConfigLoader: Sendable {
         options.connectTimeout = .seconds(3)
         options.statementTimeout = .seconds(5)
         options.responseTimeout = .seconds(6)
-        let registry = Registry(
+        let registry = try Registry(
             try PostgresConnection(databaseURL, options: options), secretKey: secretKey)
         try registry.checkKey()
         return registry

@@ -1,5 +1,6 @@
 internal import Bytes
 internal import Crypto
+internal import JSON
 internal import Postgres
 internal import Schemas
 
@@ -26,14 +27,15 @@ struct DeviceConfiguration {
 
     /// - Parameter network: that of the row before, used again if it is the same.
     init(
-        _ row: PostgresRow, box: inout SecretBox, network previous: NetworkConfiguration?
+        _ row: PostgresRow, box: SecretBox, network previous: NetworkConfiguration?
     ) throws {
         let (high, low) = try row.uuid(0)
         device = DeviceID(high: high, low: low)
         version = try row.int8(1)
         isSuspended = try row.bool(2)
         internalAddress = try row.text(3)
-        secrets = try box.open(try row.bytea(4).span, of: device)
+        let sealed = try row.bytea(4)
+        secrets = try box.open(sealed.span, of: device)
         let read = (
             serverPublicKey: try row.text(5), endpoint: try row.text(6),
             serverAddress: try row.text(7), dns: try row.text(8), allowedIPs: try row.text(9)

@@ -3,10 +3,10 @@ internal import Crypto
 internal import Schemas
 
 /// Seals and opens the keys of devices under `HEARTLINE_SECRET_KEY`. One for each thread.
-struct SecretBox: ~Copyable {
+final class SecretBox {
     private var cipher: AESGCM
 
-    init(key: [UInt8]) throws {
+    init(key: [UInt8]) throws(CryptoError) {
         cipher = try AESGCM(key: key.span)
     }
 
@@ -17,14 +17,14 @@ struct SecretBox: ~Copyable {
     }
 
     /// Sealed to the device: the bytes of one open for no other.
-    mutating func seal(
+    func seal(
         _ secrets: DeviceSecrets, of device: DeviceID, into output: inout ByteBuffer
     ) throws(CryptoError) {
         try cipher.seal(
             secrets.bytes.span, associatedData: Self.context(device).span, into: &output)
     }
 
-    mutating func open(
+    func open(
         _ sealed: Span<UInt8>, of device: DeviceID
     ) throws(RegistryError) -> DeviceSecrets {
         var bytes = ByteBuffer()
@@ -47,7 +47,7 @@ struct SecretBox: ~Copyable {
     private static let checkText = ByteBuffer("heartline secret check 1".utf8)
     private static let checkContext = ByteBuffer("network".utf8)
 
-    mutating func sealCheck() throws(CryptoError) -> ByteBuffer {
+    func sealCheck() throws(CryptoError) -> ByteBuffer {
         var output = ByteBuffer()
         try cipher.seal(
             Self.checkText.span, associatedData: Self.checkContext.span, into: &output)
@@ -55,7 +55,7 @@ struct SecretBox: ~Copyable {
     }
 
     /// Whether this is the key under which the check was sealed.
-    mutating func opensCheck(_ sealed: ByteBuffer) -> Bool {
+    func opensCheck(_ sealed: ByteBuffer) -> Bool {
         var output = ByteBuffer()
         do throws(CryptoError) {
             try cipher.open(sealed.span, associatedData: Self.checkContext.span, into: &output)

@@ -142,13 +142,13 @@ final class LoadQueue: Sendable {
     }
 
     func take(atMost limit: Int) -> [Item] {
-        items.withLock {
-            if $0.count <= limit {
-                defer { $0 = [] }
-                return $0
+        items.withLock { items in
+            if items.count <= limit {
+                defer { items = [] }
+                return items
             }
-            let taken = Array($0.prefix(limit))
-            $0.removeFirst(limit)
+            let taken = Array(items.prefix(limit))
+            items.removeFirst(limit)
             return taken
         }
     }

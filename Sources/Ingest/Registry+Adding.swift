@@ -46,7 +46,8 @@ extension Registry {
     private static func milliseconds(_ interval: Duration) throws -> Int64 {
         guard interval >= .seconds(1), interval <= .seconds(7 * 86_400) else {
             throw RegistryError(
-                "adding devices", .badSetting, "an expected interval of \(interval) is not 1 s to 7 d")
+                "adding devices", .badSetting,
+                "an expected interval of \(interval) is not 1 s to 7 d")
         }
         return interval.components.seconds * 1_000
             + interval.components.attoseconds / 1_000_000_000_000_000
@@ -203,7 +204,7 @@ private struct NewDevice: Sendable {
     var privateKeyFingerprint: Digest
     var presharedKeyFingerprint: Digest
 
-    private init(box: inout SecretBox) throws(CryptoError) {
+    private init(box: SecretBox) throws(CryptoError) {
         // A random UUID (RFC 4122, version 4).
         device = DeviceID(
             high: try Random.integer() & ~0xF000 | 0x4000,
@@ -234,11 +235,11 @@ private struct NewDevice: Sendable {
         let failure = Mutex<(any Error)?>(nil)
         let makeShare = { @Sendable (_ share: Int) in
             do {
-                var box = try SecretBox(key: secretKey)
+                let box = try SecretBox(key: secretKey)
                 var result: [NewDevice] = []
                 let size = count / shares + (share < count % shares ? 1 : 0)
                 result.reserveCapacity(size)
-                for _ in 0..<size { result.append(try NewDevice(box: &box)) }
+                for _ in 0..<size { result.append(try NewDevice(box: box)) }
                 made.withLock { $0.append(result) }
             } catch {
                 failure.withLock { $0 = error }

@@ -27,19 +27,15 @@ public struct DeviceSummary: Sendable, Equatable {
 public final class Registry {
     let connection: PostgresConnection
     let secretKey: [UInt8]
-    private var box: SecretBox?
+    private let box: SecretBox
     private var network: NetworkConfiguration?
 
     /// - Parameter secretKey: `HEARTLINE_SECRET_KEY`, 32 bytes.
-    public init(_ connection: PostgresConnection, secretKey: [UInt8]) {
+    /// - Throws: `CryptoError` for a key of another size.
+    public init(_ connection: PostgresConnection, secretKey: [UInt8]) throws {
         self.connection = connection
         self.secretKey = secretKey
-    }
-
-    /// The box under this registry's key.
-    func withBox<Result>(_ body: (inout SecretBox) throws -> Result) throws -> Result {
-        if box == nil { box = try SecretBox(key: secretKey) }
-        return try body(&box!)
+        box = try SecretBox(key: secretKey)
     }
 
     // MARK: - The network
@@ -53,16 +49,18 @@ public final class Registry {
         let pool = try settings.pool()
         let serverKey: String
         if let given = settings.serverPublicKey {
-            guard let raw = Hex.decode(ByteBuffer(given.utf8).span), raw.count == 32 else {
+            let digits = ByteBuffer(given.utf8)
+            guard let raw = Hex.decode(digits.span), raw.count == 32 else {
                 throw RegistryError(
                     "reading the network's settings", .badSetting,
                     "the server's public key is not 64 hexadecimal digits")
             }
             serverKey = given.lowercased()
         } else {
-            serverKey = Hex.encode(try X25519KeyPair.generate().publicKey.span)
+            let pair = try X25519KeyPair.generate()
+            serverKey = Hex.encode(pair.publicKey.span)
         }
-        let check = try withBox { try $0.sealCheck() }
+        let check = try box.sealCheck()
         let inserted = try connection.execute(
             """
             INSERT INTO heartline.network (prefix, server_address, server_public_key, endpoint, \
@@ -81,7 +79,7 @@ public final class Registry {
         let rows = try connection.execute("SELECT secret_check FROM heartline.network")
         guard let row = rows.first else { throw Self.noNetwork }
         let check = try row.bytea(0)
-        guard try withBox({ $0.opensCheck(check) }) else { throw RegistryError.wrongKey }
+        guard box.opensCheck(check) else { throw RegistryError.wrongKey }
     }
 
     static let noNetwork = RegistryError(
@@ -96,13 +94,12 @@ public final class Registry {
             FROM heartline.network FOR UPDATE
             """)
         guard let row = rows.first else { throw Self.noNetwork }
-        let pool = try AddressPool(prefix: try row.inet(0), server: try row.text(1))
-        return (
-            pool,
-            NetworkConfiguration(
-                serverPublicKey: try row.text(2), endpoint: try row.text(3),
-                serverAddress: try row.text(1), dns: try row.text(4), allowedIPs: try row.text(5))
-        )
+        let prefix = try row.inet(0)
+        let server = try row.text(1)
+        let network = NetworkConfiguration(
+            serverPublicKey: try row.text(2), endpoint: try row.text(3), serverAddress: server,
+            dns: try row.text(4), allowedIPs: try row.text(5))
+        return (try AddressPool(prefix: prefix, server: server), network)
     }
 
     // MARK: - Reading
@@ -113,7 +110,7 @@ public final class Registry {
         created_at
         """
 
-    private func summary(_ row: PostgresRow) throws(PostgresError) -> DeviceSummary {
+    private func summary(_ row: PostgresRow) throws -> DeviceSummary {
         let (high, low) = try row.uuid(0)
         return DeviceSummary(
             device: DeviceID(high: high, low: low), internalAddress: try row.text(1),
@@ -124,7 +121,9 @@ public final class Registry {
     }
 
     public var deviceCount: Int64 {
-        get throws { try connection.execute("SELECT count(*) FROM heartline.devices").only().int8(0) }
+        get throws {
+            try connection.execute("SELECT count(*) FROM heartline.devices").only().int8(0)
+        }
     }
 
     /// Devices in the order of their ids.
@@ -142,10 +141,11 @@ public final class Registry {
 
     /// `nil` if there is none of that id.
     public func device(_ id: DeviceID) throws -> DeviceSummary? {
-        try connection.execute(
+        let rows = try connection.execute(
             "SELECT \(Self.summaryColumns) FROM heartline.devices WHERE device_id = $1",
-            .uuid(id.high, id.low)
-        ).first.map { try summary($0) }
+            .uuid(id.high, id.low))
+        guard let row = rows.first else { return nil }
+        return try summary(row)
     }
 
     /// Does nothing but find out whether the database answers.
@@ -178,7 +178,7 @@ public final class Registry {
     }
 
     private func configuration(_ row: PostgresRow) throws -> DeviceConfiguration {
-        let read = try withBox { try DeviceConfiguration(row, box: &$0, network: network) }
+        let read = try DeviceConfiguration(row, box: box, network: network)
         network = read.network
         return read
     }

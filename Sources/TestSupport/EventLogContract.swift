@@ -192,7 +192,8 @@ extension EventLog {
 extension RecordBatch {
     /// Appends a record of text.
     public mutating func append(
-        _ partition: Int32, _ key: String, _ value: String, at milliseconds: Int64 = 1,
+        _ partition: Int32, _ key: String, _ value: String,
+        at milliseconds: Int64 = SystemClock.wallMilliseconds(),
         headers: RecordHeaders = RecordHeaders()
     ) {
         let key = ByteBuffer(key.utf8)
@@ -204,7 +205,8 @@ extension RecordBatch {
 
     /// Appends a tombstone.
     public mutating func append(
-        tombstone key: String, _ partition: Int32, at milliseconds: Int64 = 1
+        tombstone key: String, _ partition: Int32,
+        at milliseconds: Int64 = SystemClock.wallMilliseconds()
     ) {
         let key = ByteBuffer(key.utf8)
         append(

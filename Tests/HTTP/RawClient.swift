@@ -78,7 +78,10 @@ final class RawClient {
 
     /// - Returns: whether the server took all of it.
     @discardableResult
-    func send(_ bytes: [UInt8]) -> Bool {
+    func send(_ bytes: [UInt8]) -> Bool { Self.send(bytes, to: descriptor) }
+
+    @discardableResult
+    static func send(_ bytes: [UInt8], to descriptor: Int32) -> Bool {
         var sent = 0
         while sent < bytes.count {
             let count = unsafe bytes.withUnsafeBytes {

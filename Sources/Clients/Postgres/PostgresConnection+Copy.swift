@@ -113,10 +113,14 @@ extension PostgresConnection {
         var result = unsafe try nextResult(operation, subject)
         guard unsafe PQresultStatus(result) == wanted else {
             var error = unsafe PostgresError(operation, subject, result: result)
-            if error.sqlState == nil { error.message = "the statement is not the COPY it should be" }
+            if error.sqlState == nil {
+                error.message = "the statement is not the COPY it should be"
+            }
             unsafe PQclear(result)
             unsafe result = nil
-            while let further = unsafe try nextResult(operation, subject) { unsafe PQclear(further) }
+            while let further = unsafe try nextResult(operation, subject) {
+                unsafe PQclear(further)
+            }
             throw error
         }
         unsafe PQclear(result)
