@@ -19,7 +19,7 @@ public enum AgentStatus: UInt8, Sendable, CaseIterable {
     /// A text that the contract does not name.
     case other
 
-    var text: StaticString {
+    public var name: StaticString {
         switch self {
         case .connected: "connected"
         case .recovering: "recovering"
@@ -165,7 +165,7 @@ extension ByteBuffer {
         append(UInt8(ascii: "\""))
         if let status = heartbeat.status {
             append(",\"status\":\"")
-            append(status.text)
+            append(status.name)
             append(UInt8(ascii: "\""))
         }
         if let tunnelUp = heartbeat.tunnelUp {

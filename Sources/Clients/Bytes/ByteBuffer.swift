@@ -113,6 +113,16 @@ public struct ByteBuffer: Hashable, Sendable {
     ) throws(Failure) -> Result {
         unsafe try storage.span.withUnsafeBytes { (raw) throws(Failure) in unsafe try body(raw) }
     }
+
+    /// Lends the bytes to C, which may write to them.
+    @inlinable public mutating func withUnsafeMutableBytes<Result, Failure: Error>(
+        _ body: (UnsafeMutableRawBufferPointer) throws(Failure) -> Result
+    ) throws(Failure) -> Result {
+        var span = storage.mutableSpan
+        return unsafe try span.withUnsafeMutableBytes { (raw) throws(Failure) in
+            unsafe try body(raw)
+        }
+    }
 }
 
 /// Reads numbers from bytes in order; every read checks the end.
