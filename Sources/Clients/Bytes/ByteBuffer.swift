@@ -175,6 +175,14 @@ extension Span where Element == UInt8 {
         return true
     }
 
+    /// Eight bytes from `offset` on, the first one lowest; they must all be there.
+    @inlinable public func littleEndianWord(at offset: Int) -> UInt64 {
+        precondition(offset >= 0 && offset + 8 <= count)
+        return unsafe withUnsafeBytes {
+            unsafe UInt64(littleEndian: $0.loadUnaligned(fromByteOffset: offset, as: UInt64.self))
+        }
+    }
+
     /// The bytes as an array, copied.
     @inlinable public var array: [UInt8] {
         unsafe withUnsafeBufferPointer { unsafe Array($0) }
