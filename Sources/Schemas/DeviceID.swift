@@ -67,14 +67,19 @@ public struct DeviceID: Hashable, Comparable, Sendable, CustomStringConvertible 
 extension ByteBuffer {
     /// Appends the 36-character lower-case form.
     public mutating func append(_ id: DeviceID) {
-        append(hexadecimal: id.high >> 32, digits: 8)
-        append(0x2D)
-        append(hexadecimal: id.high >> 16 & 0xFFFF, digits: 4)
-        append(0x2D)
-        append(hexadecimal: id.high & 0xFFFF, digits: 4)
-        append(0x2D)
-        append(hexadecimal: id.low >> 48, digits: 4)
-        append(0x2D)
-        append(hexadecimal: id.low & 0xFFFF_FFFF_FFFF, digits: 12)
+        let first = ByteBuffer.hexadecimal(UInt32(truncatingIfNeeded: id.high >> 32))
+        let second = ByteBuffer.hexadecimal(UInt32(truncatingIfNeeded: id.high))
+        let third = ByteBuffer.hexadecimal(UInt32(truncatingIfNeeded: id.low >> 32))
+        let fourth = ByteBuffer.hexadecimal(UInt32(truncatingIfNeeded: id.low))
+        // 8-4-4-4-12: hyphens fall between and into the words of eight digits.
+        let hyphen: UInt64 = 0x2D
+        appendLittleEndian(first)
+        appendLittleEndian(
+            hyphen | second << 8 & 0xFF_FFFF_FF00 | hyphen << 40 | (second >> 32) << 48)
+        appendLittleEndian(UInt16(truncatingIfNeeded: second >> 48))
+        appendLittleEndian(
+            hyphen | third << 8 & 0xFF_FFFF_FF00 | hyphen << 40 | (third >> 32) << 48)
+        appendLittleEndian(UInt16(truncatingIfNeeded: third >> 48))
+        appendLittleEndian(fourth)
     }
 }
