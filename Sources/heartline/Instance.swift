@@ -46,7 +46,7 @@ final class Instance {
     private(set) var databaseURL = ""
     private(set) var secrets: ServerSecrets?
     private(set) var frontEnd: FrontEnd<EmbeddedLog>?
-    private(set) var pipelines: [PipelineThread] = []
+    private(set) var pipelines: [RunningPipeline] = []
     private var files: [PipelineFile]
     private var privateDatabase: PrivateDatabase?
     private(set) var eventLog: EmbeddedLog?
@@ -94,7 +94,7 @@ final class Instance {
         let log = try EmbeddedLog(directory: LogAccess.folder(in: settings.data))
         eventLog = log
         try plan.create(in: log, retentionBytes: settings.retentionBytes)
-        if settings.roles.contains(.process) { startPipelines(log, plan) }
+        if settings.roles.contains(.process) { try startPipelines(log, plan) }
         if let makeFrontEnd = settings.frontEnd, let secrets {
             registryOutbox = try RegistryOutbox(
                 log: log, databaseURL: databaseURL, readiness: readiness)
@@ -166,15 +166,14 @@ final class Instance {
         return plan
     }
 
-    private func startPipelines(_ log: EmbeddedLog, _ plan: TopicPlan) {
+    private func startPipelines(_ log: EmbeddedLog, _ plan: TopicPlan) throws {
         let process = ProcessInfo.processInfo
         for file in files {
             pipelines.append(
-                PipelineThread(
-                    PipelineThread.Settings(
-                        file: file, database: databaseURL,
-                        owner: "\(process.hostName)/\(process.processIdentifier)",
-                        outputPartitions: plan.partitions), log: log))
+                try RunningPipeline(
+                    file, log: log, database: databaseURL,
+                    owner: "\(process.hostName)/\(process.processIdentifier)",
+                    outputPartitions: plan.partitions))
         }
     }
 
@@ -183,14 +182,10 @@ final class Instance {
     /// Looks after what can fail while running and tells the readiness.
     func look() {
         for pipeline in pipelines {
-            if let failure = pipeline.failure {
-                readiness.set("pipeline \(pipeline.name)", "\(failure)")
-            } else {
-                let faults = pipeline.status?.faults ?? ["starting"]
-                readiness.set(
-                    "pipeline \(pipeline.name)",
-                    faults.isEmpty ? nil : faults.prefix(3).joined(separator: "; "))
-            }
+            let faults = pipeline.faults
+            readiness.set(
+                "pipeline \(pipeline.name)",
+                faults.isEmpty ? nil : faults.prefix(3).joined(separator: "; "))
         }
     }
 
@@ -255,8 +250,10 @@ final class Instance {
         let deadline = SystemClock.monotonicMilliseconds() + Self.stopMilliseconds
         if lock != nil { RunFile.remove(in: settings.data) }
         frontEnd?.stop()
-        for pipeline in pipelines { pipeline.stop(deadline: deadline - 2_000) }
-        for pipeline in pipelines { pipeline.join() }
+        for pipeline in pipelines {
+            pipeline.stop(
+                milliseconds: max(100, deadline - 2_000 - SystemClock.monotonicMilliseconds()))
+        }
         registryOutbox?.stop()
         eventLog?.close()
         privateDatabase?.stop()
