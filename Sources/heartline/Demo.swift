@@ -84,7 +84,7 @@ enum Demo {
             let connection = try PostgresConnection(
                 instance.databaseURL, options: PostgresOptions(applicationName: "heartline demo"))
             guard let secrets = instance.secrets else { return }
-            let registry = Registry(connection, secretKey: secrets.secretKey)
+            let registry = try Registry(connection, secretKey: secrets.secretKey)
             var devices = try registry.devices(limit: agents).map(\.device)
             if devices.count < agents {
                 devices += try registry.addDevices(count: agents - devices.count)

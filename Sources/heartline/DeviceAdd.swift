@@ -40,6 +40,6 @@ enum RegistryAccess {
         let hasFiles = FileSystem.exists("\(folder)/secret-key")
         let secrets = try SecretFiles.load(
             environment: environment, directory: hasFiles ? folder : nil)
-        return Registry(connection, secretKey: secrets.secretKey)
+        return try Registry(connection, secretKey: secrets.secretKey)
     }
 }

@@ -3,7 +3,7 @@ import Ingest
 
 extension FrontEnd {
     /// Where devices send to.
-    var url: String { Self.url(boundAddress, isSecure: isSecure) }
+    func url(isSecure: Bool) -> String { Self.url(boundAddress, isSecure: isSecure) }
     /// Where operators look.
     var adminURL: String { adminAddress.map { Self.url($0, isSecure: false) } ?? "" }
 

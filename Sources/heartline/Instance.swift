@@ -47,6 +47,7 @@ final class Instance {
     private(set) var secrets: ServerSecrets?
     private(set) var frontEnd: FrontEnd<EmbeddedLog>?
     private(set) var pipelines: [RunningPipeline] = []
+    private var isSecure = false
     private var files: [PipelineFile]
     private var privateDatabase: PrivateDatabase?
     private(set) var eventLog: EmbeddedLog?
@@ -57,6 +58,9 @@ final class Instance {
         self.settings = settings
         files = settings.pipelines
     }
+
+    /// Where devices send to; empty without a front-end.
+    var url: String { frontEnd?.url(isSecure: isSecure) ?? "" }
 
     // MARK: - Up
 
@@ -96,9 +100,11 @@ final class Instance {
         try plan.create(in: log, retentionBytes: settings.retentionBytes)
         if settings.roles.contains(.process) { try startPipelines(log, plan) }
         if let makeFrontEnd = settings.frontEnd, let secrets {
-            registryOutbox = try RegistryOutbox(
+            registryOutbox = RegistryOutbox(
                 log: log, databaseURL: databaseURL, readiness: readiness)
-            let frontEnd = try bindFrontEnd(log, try makeFrontEnd(secrets))
+            let frontEndSettings = try makeFrontEnd(secrets)
+            isSecure = frontEndSettings.server.tls != nil
+            let frontEnd = try bindFrontEnd(log, frontEndSettings)
             self.frontEnd = frontEnd
             try frontEnd.start()
         }
@@ -154,7 +160,7 @@ final class Instance {
         }
         let plan = try TopicPlan(connection, wanted: settings.partitions)
         if let secrets {
-            let registry = Registry(connection, secretKey: secrets.secretKey)
+            let registry = try Registry(connection, secretKey: secrets.secretKey)
             if settings.preparesAll {
                 var network = NetworkSettings()
                 if let prefix = settings.network { network.prefix = prefix }

@@ -1,4 +1,5 @@
 import Foundation
+import Ingest
 import Pipeline
 import System
 
@@ -83,7 +84,7 @@ enum Service {
             preconditionFailure("an instance without a front-end has no run.json")
         }
         let file = RunFile(
-            listen: frontEnd.url, admin: frontEnd.adminURL, database: instance.databaseURL,
+            listen: instance.url, admin: frontEnd.adminURL, database: instance.databaseURL,
             pid: ProcessInfo.processInfo.processIdentifier)
         try file.write(in: instance.settings.data)
         return file
