@@ -201,7 +201,7 @@ public struct Worker<
         }
     }
 
-    private mutating func noteLogFault(_ error: EventLogError) {
+    mutating func noteLogFault(_ error: EventLogError) {
         logFailures += 1
         logNotBefore = now + Backoff.milliseconds(after: logFailures)
         if status.logFault == nil {
@@ -283,7 +283,8 @@ public struct Worker<
                     // Only a partition that no one had before begins here.
                     action = .claim(start: try consumer.offsets(of: partition).earliest)
                 } catch {
-                    fail(index, error.description)
+                    noteLogFault(error)
+                    partitions[index].call?.notBefore = logNotBefore
                     continue
                 }
             }

@@ -80,9 +80,7 @@ extension Worker {
     /// lost came through.
     private mutating func takeFence(_ index: Int) {
         if partitions[index].call?.kind == .commit, partitions[index].call?.isInDoubt == true {
-            partitions[index].call?.kind = .verify
-            partitions[index].call?.ticket = nil
-            partitions[index].call?.notBefore = now
+            askAgain(.verify, index)
             return
         }
         giveWay(index)
@@ -93,14 +91,21 @@ extension Worker {
     ) {
         guard epoch == partitions[index].epoch else { return giveWay(index) }
         if nextOffset == partitions[index].commit.nextOffset {
-            finishCommit(index, rejected: rejected)
+            // Older ones wait in the queue already.
+            let first = partitions[index].commit.firstRejectedSequence
+            finishCommit(index, rejected: rejected.suffix(from: first))
         } else if nextOffset == partitions[index].commit.expectedOffset {
-            partitions[index].call?.kind = .commit
-            partitions[index].call?.ticket = nil
-            partitions[index].call?.notBefore = now
+            // It may still come through; then the repetition is fenced and looked at again.
+            askAgain(.commit, index)
         } else {
             giveWay(index)
         }
+    }
+
+    private mutating func askAgain(_ kind: WorkerPartition<P>.Call.Kind, _ index: Int) {
+        partitions[index].call?.kind = kind
+        partitions[index].call?.ticket = nil
+        partitions[index].call?.notBefore = now
     }
 
     /// Another worker has taken the partition over: its state here is worth nothing any more. If the
@@ -114,7 +119,7 @@ extension Worker {
         retryClaim(index)
     }
 
-    private mutating func retryClaim(_ index: Int) {
+    mutating func retryClaim(_ index: Int) {
         partitions[index].claimFailures += 1
         let wait = 500 + Backoff.milliseconds(after: partitions[index].claimFailures)
         consumer.pause(partitions[index].partition)
@@ -192,6 +197,9 @@ extension Worker {
             partitions[index].call = nil
             partitions[index].lastCommit = now
             clearFault(index)
+        } catch let error as EventLogError where error.kind == .unavailable {
+            noteLogFault(error)
+            retryClaim(index)
         } catch {
             fail(index, "pipeline \(settings.pipeline), \(place): \(error)")
         }
