@@ -1,3 +1,4 @@
+internal import Postgres
 internal import Bytes
 internal import EventLog
 internal import Processors
@@ -51,7 +52,9 @@ extension Worker {
         if watchOutbox.take(deletion: reply.ticket, isDone: isDone, now: now) { return }
         let index = slot(of: reply.partition)
         guard index >= 0 else { return }
-        if partitions[index].outbox.take(deletion: reply.ticket, isDone: isDone, now: now) { return }
+        if partitions[index].outbox.take(deletion: reply.ticket, isDone: isDone, now: now) {
+            return
+        }
         _ = partitions[index].rejected.take(deletion: reply.ticket, isDone: isDone, now: now)
     }
 
@@ -121,7 +124,7 @@ extension Worker {
 
     mutating func retryClaim(_ index: Int) {
         partitions[index].claimFailures += 1
-        let wait = 500 + Backoff.milliseconds(after: partitions[index].claimFailures)
+        let wait = 500 + Backoff().delay(afterFailures: partitions[index].claimFailures)
         consumer.pause(partitions[index].partition)
         partitions[index].restart(at: now + wait, settings: processorSettings)
         partitions[index].isPaused = true
@@ -147,7 +150,7 @@ extension Worker {
         guard var call = partitions[index].call else { return }
         call.failures += 1
         call.ticket = nil
-        call.notBefore = now + Backoff.milliseconds(after: call.failures)
+        call.notBefore = now + Backoff().delay(afterFailures: call.failures)
         if failure.kind == .outcomeUnknown, call.kind != .claim {
             call.kind = .verify
             call.isInDoubt = true

@@ -90,8 +90,9 @@ extension PostgresSession {
         return .committed(rejected: OutboxBuffer())
     }
 
-    private func fenceParameters(_ commit: PartitionCommit, _ partition: Int32) -> PostgresParameters
-    {
+    private func fenceParameters(
+        _ commit: PartitionCommit, _ partition: Int32
+    ) -> PostgresParameters {
         var parameters = PostgresParameters(
             .text(settings.pipeline), .int4(partition), .int8(commit.epoch),
             .int8(commit.expectedOffset), .int8(commit.nextOffset), .int8(commit.outboxSequence))
@@ -112,7 +113,9 @@ extension PostgresSession {
         _ connection: PostgresConnection
     ) throws(PostgresError) -> StoreReply.Outcome {
         for (index, buffer) in rows.enumerated() where isCopied(buffer) {
-            guard let create = tables[index].createStaging, !staged.contains(index) else { continue }
+            guard let create = tables[index].createStaging, !staged.contains(index) else {
+                continue
+            }
             try connection.run(create)
             staged.insert(index)
         }
@@ -153,7 +156,8 @@ extension PostgresSession {
         while start < snapshot.count {
             let end = min(snapshot.count, start + Self.chunkBytes)
             try connection.execute(
-                Self.insertSnapshot, parameters: chunk(snapshot, start..<end, number, commit, partition))
+                Self.insertSnapshot,
+                parameters: chunk(snapshot, start..<end, number, commit, partition))
             start = end
             number += 1
         }

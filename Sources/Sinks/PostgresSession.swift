@@ -29,27 +29,38 @@ final class PostgresSession {
 
     func carryOut(_ request: StoreRequest) -> StoreReply.Outcome {
         do throws(PostgresError) {
-            let connection = try connect()
-            switch request.action {
-            case .claim(let start):
-                return try claim(request.partition, start: start, connection)
-            case .commit(let commit):
-                return self.commit(commit, of: request.partition, connection)
-            case .verify: return try verify(request.partition, connection)
-            case .deleteOutbox(let source, let through):
-                try connection.execute(
-                    Self.deletion, .text(source.name(pipeline: settings.pipeline)),
-                    .int4(request.partition), .int8(through))
-                return .outboxDeleted
-            case .openIngestSilent(let since):
-                return try openIngestSilent(since: since, connection)
-            case .resolveIngestSilent(let beacon):
-                return try resolveIngestSilent(beacon, connection)
-            }
+            return try perform(request, try connect())
         } catch {
             dropIfBroken()
             return .failed(failure(error, mayHaveCommitted: false))
         }
+    }
+
+    private func perform(
+        _ request: StoreRequest, _ connection: PostgresConnection
+    ) throws(PostgresError) -> StoreReply.Outcome {
+        let partition = request.partition
+        switch request.action {
+        case .claim(let start): return try claim(partition, start: start, connection)
+        case .commit(let commit): return self.commit(commit, of: partition, connection)
+        case .verify: return try verify(partition, connection)
+        case .deleteOutbox(let source, let through):
+            return try deleteOutbox(source, partition, through: through, connection)
+        case .openIngestSilent(let since):
+            return try openIngestSilent(since: since, connection)
+        case .resolveIngestSilent(let beacon):
+            return try resolveIngestSilent(beacon, connection)
+        }
+    }
+
+    private func deleteOutbox(
+        _ source: OutboxSource, _ partition: Int32, through: Int64,
+        _ connection: PostgresConnection
+    ) throws(PostgresError) -> StoreReply.Outcome {
+        try connection.execute(
+            Self.deletion, .text(source.name(pipeline: settings.pipeline)), .int4(partition),
+            .int8(through))
+        return .outboxDeleted
     }
 
     /// A broken connection is given up; the next request makes a new one.
@@ -63,7 +74,9 @@ final class PostgresSession {
         let kind: StoreFailure.Kind =
             if error.isConnectionLoss || error.isConnectionBroken {
                 mayHaveCommitted ? .outcomeUnknown : .unavailable
-            } else if error.sqlState?.classCode == "53" { .outOfResources } else if error
+            } else if error.sqlState?.classCode == "53" {
+                .outOfResources
+            } else if error
                 .isRetryable
             { .unavailable } else { .refused }
         return StoreFailure(kind, error.description)
@@ -149,11 +162,10 @@ final class PostgresSession {
         try connection.run("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
         let row = try connection.execute(Self.load, name, .int4(partition)).only()
         var snapshot: ByteBuffer?
-        for chunk in try connection.execute(Self.loadSnapshot, name, .int4(partition)) {
-            if snapshot == nil { snapshot = ByteBuffer() }
-            try chunk.withBytes(0) { bytes in
-                if let bytes { snapshot?.append(bytes) }
-            }
+        let chunks = try connection.execute(Self.loadSnapshot, name, .int4(partition))
+        for chunk in chunks {
+            let bytes = try chunk.bytea(0)
+            if snapshot == nil { snapshot = bytes } else { snapshot?.append(bytes) }
         }
         var leftovers: [OutboxSource: OutboxBuffer] = [:]
         for source in OutboxSource.allCases where source != .ingestSilent || partition == 0 {
@@ -161,7 +173,8 @@ final class PostgresSession {
             if !events.isEmpty { leftovers[source] = events }
         }
         try connection.run("COMMIT")
-        guard try row.int8(0) == epoch else { return .fenced }
+        let stored = try row.int8(0)
+        guard stored == epoch else { return .fenced }
         return .claimed(
             PartitionClaim(
                 epoch: epoch, nextOffset: try row.int8(1), startOffset: try row.int8(2),
@@ -183,9 +196,10 @@ final class PostgresSession {
             }
             let value = try row.bytea(3)
             let time = EventTime(milliseconds: try row.timestamptz(4) / 1_000 + 946_684_800_000)
+            let sequence = try row.int8(0)
+            let key = try row.bytea(2)
             events.append(
-                sequence: try row.int8(0), topic: topic, key: try row.bytea(2).span, time: time,
-                origin: -1
+                sequence: sequence, topic: topic, key: key.span, time: time, origin: -1
             ) { $0.append(value) }
         }
         return events
@@ -215,8 +229,10 @@ final class PostgresSession {
         since: EventTime?, _ connection: PostgresConnection
     ) throws(PostgresError) -> StoreReply.Outcome {
         var episode: Int64 = 0
-        if let last = try connection.execute(Self.lastSilence).first {
-            guard let resolved = try last.optionalTimestamptz(2) else {
+        let found = try connection.execute(Self.lastSilence).first
+        if let last = found {
+            let lastResolved = try last.optionalTimestamptz(2)
+            guard let resolved = lastResolved else {
                 return .ingestSilent(isOpen: true, event: OutboxBuffer())
             }
             // Another worker saw a later beacon than we: there is no silence.
@@ -247,11 +263,13 @@ final class PostgresSession {
     private func resolveIngestSilent(
         _ beacon: EventTime, _ connection: PostgresConnection
     ) throws(PostgresError) -> StoreReply.Outcome {
-        guard let last = try connection.execute(Self.lastSilence).first,
-            try last.optionalTimestamptz(2) == nil
-        else { return .ingestSilent(isOpen: false, event: OutboxBuffer()) }
+        let found = try connection.execute(Self.lastSilence).first
+        guard let last = found else { return .ingestSilent(isOpen: false, event: OutboxBuffer()) }
+        let resolved = try last.optionalTimestamptz(2)
+        if resolved != nil { return .ingestSilent(isOpen: false, event: OutboxBuffer()) }
         // A beacon from before the silence, read late, ends nothing.
-        guard try last.timestamptz(1) < beacon.postgresMicroseconds else {
+        let opened = try last.timestamptz(1)
+        if opened >= beacon.postgresMicroseconds {
             return .ingestSilent(isOpen: true, event: OutboxBuffer())
         }
         let episode = try last.int8(0)

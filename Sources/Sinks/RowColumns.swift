@@ -27,8 +27,9 @@ struct RowColumns {
         }
         var parameters = PostgresParameters()
         for index in types.indices {
+            let elements = columns[index]
             parameters.append(
-                arrayOf: types[index], count: range.count, elements: columns[index].span)
+                arrayOf: types[index], count: range.count, elements: elements.span)
         }
         return parameters
     }

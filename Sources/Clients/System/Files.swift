@@ -1,23 +1,6 @@
 internal import CSystem
 internal import Glibc
 
-/// A call of the operating system that failed: what was being done, and what it said.
-public struct SystemError: Error, Hashable, Sendable, CustomStringConvertible {
-    /// In the gerund, with the path.
-    public var operation: String
-    /// `errno`.
-    public var code: Int32
-
-    public init(_ operation: String, code: Int32) {
-        self.operation = operation
-        self.code = code
-    }
-
-    public var description: String {
-        "\(operation): \(unsafe String(cString: strerror(code)))"
-    }
-}
-
 /// Small files as wholes. Paths are not logged by these.
 public enum Files {
     public static func exists(_ path: String) -> Bool { unsafe access(path, F_OK) == 0 }
@@ -115,23 +98,4 @@ public enum Files {
         defer { unsafe free(path) }
         return unsafe String(cString: path)
     }
-}
-
-/// Holds a file as one process's own (`flock`); released at the end of its life, and by the system
-/// if the process dies.
-public final class FileLock: Sendable {
-    private let file: Int32
-
-    /// - Returns: `nil` if another process holds it.
-    public init?(_ path: String) throws(SystemError) {
-        let opened = unsafe open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0o600)
-        guard opened >= 0 else { throw SystemError("opening \(path)", code: errno) }
-        file = opened
-        // From here on the end of a failed `init` runs `deinit`.
-        if flock(file, LOCK_EX | LOCK_NB) == 0 { return }
-        if errno == EWOULDBLOCK { return nil }
-        throw SystemError("locking \(path)", code: errno)
-    }
-
-    deinit { close(file) }
 }
