@@ -1,3 +1,4 @@
+internal import Postgres
 internal import Schemas
 internal import Sinks
 internal import Processors
@@ -68,7 +69,7 @@ struct IngestWatch: Sendable {
         guard asked?.ticket == ticket else { return false }
         asked = nil
         failures += 1
-        notBefore = now + Backoff.milliseconds(after: failures)
+        notBefore = now + Backoff().delay(afterFailures: failures)
         return true
     }
 

@@ -43,7 +43,9 @@ package struct Snapshot {
     }
 
     /// Reads the head and proves the checksum.
-    package static func open(_ bytes: Span<UInt8>, pipeline: String) throws(SnapshotFault) -> Snapshot {
+    package static func open(
+        _ bytes: Span<UInt8>, pipeline: String
+    ) throws(SnapshotFault) -> Snapshot {
         guard bytes.count >= headBytes + checksumBytes else { throw .truncated(bytes.count) }
         var reader = ByteReader(bytes)
         guard reader.bigEndian(UInt64.self) == magic else { throw .notASnapshot }

@@ -2,6 +2,7 @@ public import EventLog
 public import Processors
 public import Sinks
 public import System
+internal import Postgres
 internal import Schemas
 
 /// Runs one processor over the partitions of its source topic that are assigned to this member: reads
@@ -48,10 +49,12 @@ public struct Worker<
     /// - Parameters:
     ///   - waker: signalled when the log has acknowledged something; the consumer and the store should
     ///     signal it too.
+    ///   - board: where the status is published; `nil` makes one.
     ///   - now: as of the clock that `step` is told.
     public init(
         consumer: Consumer, producer: Producer, store: Store, settings: WorkerSettings,
-        processor: ProcessorSettings<P.Settings>, waker: Waker, now: Int64
+        processor: ProcessorSettings<P.Settings>, waker: Waker, board: WorkerStatusBoard? = nil,
+        now: Int64
     ) {
         self.consumer = consumer
         self.store = store
@@ -59,7 +62,7 @@ public struct Worker<
         processorSettings = processor
         receipts = OutboxReceipts(waker: waker)
         publisher = OutboxPublisher(producer, receipts: receipts, settings: settings)
-        board = WorkerStatusBoard(pipeline: settings.pipeline)
+        self.board = board ?? WorkerStatusBoard(pipeline: settings.pipeline)
         status = WorkerStatus(pipeline: settings.pipeline)
         watch = IngestWatch(limit: settings.ingestSilentAfter, now: now)
         lastCommitRound = now
@@ -201,9 +204,9 @@ public struct Worker<
         }
     }
 
-    private mutating func noteLogFault(_ error: EventLogError) {
+    mutating func noteLogFault(_ error: EventLogError) {
         logFailures += 1
-        logNotBefore = now + Backoff.milliseconds(after: logFailures)
+        logNotBefore = now + Backoff().delay(afterFailures: logFailures)
         if status.logFault == nil {
             Log.warning(
                 "the log does not answer", ["pipeline": settings.pipeline, "error": "\(error)"])
@@ -222,7 +225,8 @@ public struct Worker<
             bytes += partitions[index].waitingBytes
         }
         let share = status.isPaused ? 2 : 1
-        let isFull = rows >= settings.bufferedRows / share || bytes >= settings.bufferedBytes / share
+        let isFull =
+            rows >= settings.bufferedRows / share || bytes >= settings.bufferedBytes / share
         if isFull != status.isPaused {
             status.isPaused = isFull
             isStatusStale = true
@@ -283,7 +287,8 @@ public struct Worker<
                     // Only a partition that no one had before begins here.
                     action = .claim(start: try consumer.offsets(of: partition).earliest)
                 } catch {
-                    fail(index, error.description)
+                    noteLogFault(error)
+                    partitions[index].call?.notBefore = logNotBefore
                     continue
                 }
             }

@@ -1,3 +1,4 @@
+internal import Postgres
 internal import Bytes
 internal import EventLog
 internal import Schemas
@@ -63,7 +64,7 @@ struct OutboxQueue: Sendable {
         if hasFailed {
             // The whole round again: at least once, and readers know a sequence they have seen.
             failures += 1
-            notBefore = now + Backoff.milliseconds(after: failures)
+            notBefore = now + Backoff().delay(afterFailures: failures)
             return
         }
         failures = 0
@@ -97,7 +98,7 @@ struct OutboxQueue: Sendable {
         guard deletionTicket == ticket else { return false }
         deletionTicket = nil
         if !isDone {
-            deletionNotBefore = now + Backoff.milliseconds(after: 3)
+            deletionNotBefore = now + Backoff().delay(afterFailures: 3)
         } else if deletableThrough == deleting {
             deletableThrough = nil
         }

@@ -69,7 +69,8 @@ struct WorkerPartition<P: Processor>: Sendable {
     /// Applies one record. Records before the position are repeats of the log's and ignored.
     /// - Returns: whether it was a beacon.
     mutating func take(
-        _ place: RecordPlace, key: Span<UInt8>, value: borrowing RecordValue, with decoder: P.Decoder
+        _ place: RecordPlace, key: Span<UInt8>, value: borrowing RecordValue,
+        with decoder: P.Decoder
     ) -> Bool {
         guard place.offset >= position, !isRevoked else { return false }
         if case .restoring(let until) = phase, place.offset >= until { endRestoring() }

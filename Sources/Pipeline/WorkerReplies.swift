@@ -1,3 +1,4 @@
+internal import Postgres
 internal import Bytes
 internal import EventLog
 internal import Processors
@@ -51,7 +52,9 @@ extension Worker {
         if watchOutbox.take(deletion: reply.ticket, isDone: isDone, now: now) { return }
         let index = slot(of: reply.partition)
         guard index >= 0 else { return }
-        if partitions[index].outbox.take(deletion: reply.ticket, isDone: isDone, now: now) { return }
+        if partitions[index].outbox.take(deletion: reply.ticket, isDone: isDone, now: now) {
+            return
+        }
         _ = partitions[index].rejected.take(deletion: reply.ticket, isDone: isDone, now: now)
     }
 
@@ -80,9 +83,7 @@ extension Worker {
     /// lost came through.
     private mutating func takeFence(_ index: Int) {
         if partitions[index].call?.kind == .commit, partitions[index].call?.isInDoubt == true {
-            partitions[index].call?.kind = .verify
-            partitions[index].call?.ticket = nil
-            partitions[index].call?.notBefore = now
+            askAgain(.verify, index)
             return
         }
         giveWay(index)
@@ -93,14 +94,21 @@ extension Worker {
     ) {
         guard epoch == partitions[index].epoch else { return giveWay(index) }
         if nextOffset == partitions[index].commit.nextOffset {
-            finishCommit(index, rejected: rejected)
+            // Older ones wait in the queue already.
+            let first = partitions[index].commit.firstRejectedSequence
+            finishCommit(index, rejected: rejected.suffix(from: first))
         } else if nextOffset == partitions[index].commit.expectedOffset {
-            partitions[index].call?.kind = .commit
-            partitions[index].call?.ticket = nil
-            partitions[index].call?.notBefore = now
+            // It may still come through; then the repetition is fenced and looked at again.
+            askAgain(.commit, index)
         } else {
             giveWay(index)
         }
+    }
+
+    private mutating func askAgain(_ kind: WorkerPartition<P>.Call.Kind, _ index: Int) {
+        partitions[index].call?.kind = kind
+        partitions[index].call?.ticket = nil
+        partitions[index].call?.notBefore = now
     }
 
     /// Another worker has taken the partition over: its state here is worth nothing any more. If the
@@ -114,9 +122,9 @@ extension Worker {
         retryClaim(index)
     }
 
-    private mutating func retryClaim(_ index: Int) {
+    mutating func retryClaim(_ index: Int) {
         partitions[index].claimFailures += 1
-        let wait = 500 + Backoff.milliseconds(after: partitions[index].claimFailures)
+        let wait = 500 + Backoff().delay(afterFailures: partitions[index].claimFailures)
         consumer.pause(partitions[index].partition)
         partitions[index].restart(at: now + wait, settings: processorSettings)
         partitions[index].isPaused = true
@@ -142,7 +150,7 @@ extension Worker {
         guard var call = partitions[index].call else { return }
         call.failures += 1
         call.ticket = nil
-        call.notBefore = now + Backoff.milliseconds(after: call.failures)
+        call.notBefore = now + Backoff().delay(afterFailures: call.failures)
         if failure.kind == .outcomeUnknown, call.kind != .claim {
             call.kind = .verify
             call.isInDoubt = true
@@ -192,6 +200,9 @@ extension Worker {
             partitions[index].call = nil
             partitions[index].lastCommit = now
             clearFault(index)
+        } catch let error as EventLogError where error.kind == .unavailable {
+            noteLogFault(error)
+            retryClaim(index)
         } catch {
             fail(index, "pipeline \(settings.pipeline), \(place): \(error)")
         }

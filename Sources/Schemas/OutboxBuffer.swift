@@ -47,6 +47,19 @@ public struct OutboxBuffer: Sendable {
         }
     }
 
+    /// The entries from `sequence` on.
+    public func suffix(from sequence: Int64) -> OutboxBuffer {
+        if isEmpty || entries[0].sequence >= sequence { return self }
+        var rest = OutboxBuffer()
+        for entry in entries where entry.sequence >= sequence {
+            rest.append(
+                sequence: entry.sequence, topic: entry.topic,
+                key: bytes.span.extracting(entry.key), time: entry.time, origin: entry.origin
+            ) { $0.append(ByteBuffer(copying: bytes.span.extracting(entry.value))) }
+        }
+        return rest
+    }
+
     public mutating func removeAll() {
         entries.removeAll(keepingCapacity: true)
         bytes.removeAll()

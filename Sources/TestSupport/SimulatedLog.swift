@@ -71,7 +71,9 @@ public final class SimulatedLog: Sendable {
     public var isDrained: Bool {
         state.withLock { state in
             state.batches.isEmpty
-                && (0..<state.records.count).allSatisfy { state.ends[$0] == state.records[$0].count }
+                && (0..<state.records.count).allSatisfy {
+                    state.ends[$0] == state.records[$0].count
+                }
         }
     }
 
@@ -345,7 +347,9 @@ public final class SimulatedProducer: EventProducer {
         }
     }
 
-    public var queuedBytes: Int { log.state.withLock { $0.batches.reduce(0) { $0 + $1.batch.sizeBytes } } }
+    public var queuedBytes: Int {
+        log.state.withLock { $0.batches.reduce(0) { $0 + $1.batch.sizeBytes } }
+    }
 
     public func flush(milliseconds: Int64) -> Bool { true }
 

@@ -52,6 +52,13 @@ public struct SimulatedTables: Equatable, Sendable {
         }
     }
 
+    /// The same tables without the rows of `table` whose text column holds `value`.
+    public func without(_ table: String, where column: String, _ value: String) -> SimulatedTables {
+        var rest = self
+        rest.keyed[table] = keyed[table]?.filter { $1[column] != Array(value.utf8) }
+        return rest
+    }
+
     private static func precedes(_ a: [[UInt8]], _ b: [[UInt8]]) -> Bool {
         for (x, y) in zip(a, b) where x != y { return x.lexicographicallyPrecedes(y) }
         return false
@@ -336,7 +343,8 @@ public final class SimulatedSession: StreamStore {
             store.deleteOutbox(source, partition, through: through)
             return .outboxDeleted
         case .openIngestSilent(let since):
-            return .ingestSilent(isOpen: store.openIngestSilent(since: since), event: OutboxBuffer())
+            return .ingestSilent(
+                isOpen: store.openIngestSilent(since: since), event: OutboxBuffer())
         case .resolveIngestSilent(let beacon):
             return .ingestSilent(
                 isOpen: store.resolveIngestSilent(beacon: beacon), event: OutboxBuffer())

@@ -34,7 +34,10 @@ public struct Simulation<P: Processor> {
         let session: SimulatedSession
         var wake: Int64 = 0
 
-        init(_ worker: consuming SimulatedWorker, _ consumer: SimulatedConsumer, _ session: SimulatedSession) {
+        init(
+            _ worker: consuming SimulatedWorker, _ consumer: SimulatedConsumer,
+            _ session: SimulatedSession
+        ) {
             self.worker = worker
             self.consumer = consumer
             self.session = session

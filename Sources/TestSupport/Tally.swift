@@ -136,7 +136,11 @@ public struct Tally: Processor {
             effects.rows[0].put(int4: partition)
             effects.rows[0].put(int8: entry.count)
             effects.rows[0].put(int8: entry.sum)
-            if let big = entry.big { effects.rows[0].put(int8: big) } else { effects.rows[0].putNull() }
+            if let big = entry.big {
+                effects.rows[0].put(int8: big)
+            } else {
+                effects.rows[0].putNull()
+            }
         }
         pendingRows = 0
     }

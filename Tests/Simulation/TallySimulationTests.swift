@@ -9,11 +9,11 @@ import Testing
         for seed in seeds {
             var random = SplitMix64(seed: seed ^ 0x7A11)
             let records = Tally.records(
-                partitions: 1 + random.below(3), count: 40 + random.below(160), using: &random)
+                partitions: 1 + random.below(3), count: 30 + random.below(100), using: &random)
             var simulation = Simulation<Tally>(
                 seed: seed, records: records, settings: Self.settings)
             do {
-                let stormy = try simulation.run(steps: 200 + random.below(600))
+                let stormy = try simulation.run(steps: 100 + random.below(400))
                 let calm = simulation.cleanPass()
                 #expect(stormy.tables == calm.tables, "HEARTLINE_SEED=\(seed): tables differ")
                 #expect(stormy.events == calm.events, "HEARTLINE_SEED=\(seed): events differ")
