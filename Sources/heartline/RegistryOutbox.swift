@@ -119,6 +119,8 @@ final class RegistryOutbox: Sendable {
                 let partitions = try log.partitionCount(of: topic)
             else { throw Failure("publishing what changed in the registry: no topic \(name)") }
             let key = try row.bytea(2)
+            let value = try row.bytea(3)
+            let time = EventTime(milliseconds: milliseconds(postgres: try row.timestamptz(4)))
             let index: Int
             if let known = batches.firstIndex(where: { $0.topic == topic }) {
                 index = known
@@ -128,8 +130,7 @@ final class RegistryOutbox: Sendable {
             }
             batches[index].append(
                 partition: Partitioner.partition(of: key.span, count: partitions),
-                timestamp: EventTime(milliseconds: milliseconds(postgres: try row.timestamptz(4))),
-                key: key.span, value: try row.bytea(3).span)
+                timestamp: time, key: key.span, value: value.span)
         }
         try deliver(batches, producer)
         try connection.execute(
@@ -145,15 +146,13 @@ final class RegistryOutbox: Sendable {
         receipts.count.withLock { $0 = Receipts.Count() }
         let receipt = DeliveryReceipt(receipts, token: 0)
         for batch in batches {
-            while true {
-                switch producer.send(batch, receipt: receipt) {
-                case .accepted: break
-                case .queueFull where !mustStop:
-                    receipts.waker.wait(milliseconds: 50)
-                    continue
-                default: throw Failure("publishing what changed in the registry: the log is closed")
-                }
-                break
+            var outcome = producer.send(batch, receipt: receipt)
+            while case .queueFull = outcome, !mustStop {
+                receipts.waker.wait(milliseconds: 50)
+                outcome = producer.send(batch, receipt: receipt)
+            }
+            guard case .accepted = outcome else {
+                throw Failure("publishing what changed in the registry: the log is closed")
             }
         }
         while true {
