@@ -276,7 +276,9 @@ import Testing
         let stream = try #require(server.takeStream("x"))
         let threads = (0..<4).map { index in
             SystemThread.start("writer") {
-                for _ in 0..<500 { stream.write(ByteBuffer([UInt8](repeating: UInt8(index), count: 10))) }
+                for _ in 0..<500 {
+                    stream.write(ByteBuffer([UInt8](repeating: UInt8(index), count: 10)))
+                }
             }
         }
         threads.forEach { $0.join() }

@@ -7,7 +7,8 @@ import Testing
 @Suite struct LimitTests {
     static let hello = "GET /hello HTTP/1.1\r\nHost: a\r\n\r\n"
 
-    @Test("A body of exactly the limit is taken, one byte more is refused", arguments: [false, true])
+    @Test(
+        "A body of exactly the limit is taken, one byte more is refused", arguments: [false, true])
     func bodyLimit(isChunked: Bool) throws {
         let server = try TestServer { $0.bodyBytes = 1000 }
         for (size, status) in [(1000, 200), (1001, 413)] {
@@ -44,7 +45,8 @@ import Testing
         let client = try server.connect()
         let body = String(repeating: "x", count: 1 << 20)
         client.send(
-            "POST /telemetry HTTP/1.1\r\nHost: a\r\nContent-Length: \(body.utf8.count)\r\n\r\n\(body)")
+            "POST /telemetry HTTP/1.1\r\nHost: a\r\nContent-Length: \(body.utf8.count)\r\n\r\n\(body)"
+        )
         #expect(try client.readAnswer().body.count == 1 << 20)
         client.send(
             "POST /telemetry HTTP/1.1\r\nHost: a\r\nContent-Length: \((1 << 20) + 1)\r\n\r\n")
@@ -105,7 +107,8 @@ import Testing
         #expect(client.isEnded())
     }
 
-    @Test("A head of exactly the limit is taken, one byte more is refused", arguments: [1, 7, 9999])
+    @Test(
+        "A head of exactly the limit is taken, one byte more is refused", arguments: [1, 7, 9999])
     func exactHeadLimit(pieceBytes: Int) throws {
         let server = try TestServer { $0.headBytes = 200 }
         for (size, status) in [(200, 200), (201, 431)] {
@@ -146,7 +149,8 @@ import Testing
     func slowRequests() throws {
         let server = try TestServer { $0.requestMilliseconds = 300 }
         for part in [
-            "G", "GET /hello HTTP/1.1\r\nHost", "POST /echo HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nabc",
+            "G", "GET /hello HTTP/1.1\r\nHost",
+            "POST /echo HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\n\r\nabc",
             "POST /echo HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n3\r\nab",
         ] {
             let client = try server.connect()
