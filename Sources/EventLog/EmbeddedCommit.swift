@@ -205,10 +205,11 @@ struct EmbeddedCommit: ~Copyable {
         }
     }
 
+    /// The partition with the oldest record; among several, as bursts have them, the largest.
     private func oldestPartition(_ index: Int) -> Int? {
         let heads = touched[index].heads
-        return heads.indices.filter { !heads[$0].isEmpty }.min {
-            heads[$0].oldest < heads[$1].oldest
+        return heads.indices.filter { !heads[$0].isEmpty }.min { a, b in
+            (heads[a].oldest, heads[b].contentBytes) < (heads[b].oldest, heads[a].contentBytes)
         }
     }
 

@@ -39,12 +39,13 @@ public final class EmbeddedLog: EventLog {
         directory: String, settings: EmbeddedLogSettings = EmbeddedLogSettings()
     ) throws(EventLogError) {
         guard !directory.isEmpty, settings.mapBytes >= 1 << 20, settings.commitBytes > 0,
-            (1...100).contains(settings.readMilliseconds), settings.expiryMilliseconds > 0
+            (1...100).contains(settings.readMilliseconds), settings.expiryMilliseconds > 0,
+            settings.wakeMilliseconds > 0
         else {
             throw EventLogError(
                 .opening, .configuration,
                 "an embedded log needs a directory, a map of at least 1 MiB, reads of 1 to 100 ms "
-                    + "and an expiry interval above 0")
+                    + "and intervals above 0")
         }
         self.directory = directory
         self.settings = settings
@@ -58,7 +59,8 @@ public final class EmbeddedLog: EventLog {
         }
         ackedWriter = EmbeddedWriter(acked, number: 0, settings, doorbell)
         queuedWriter = EmbeddedWriter(queued, number: 1, settings, doorbell)
-        watch = EmbeddedWatch(doorbell, [acked, queued])
+        watch = EmbeddedWatch(
+            doorbell, [acked, queued], wakeMilliseconds: settings.wakeMilliseconds)
         let watch = self.watch
         state.withLock { $0.threads.append(SystemThread.start("log-watch") { watch.run() }) }
     }

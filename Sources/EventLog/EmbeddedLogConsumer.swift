@@ -16,6 +16,11 @@ public final class EmbeddedConsumer: EventConsumer {
         /// The end of the partition in this poll's transaction; not above `position` if there is
         /// nothing to read.
         var end: Int64 = 0
+
+        var hasMore: Bool {
+            guard let position, !isPaused else { return false }
+            return position < end
+        }
     }
 
     private let log: EmbeddedLog
@@ -100,6 +105,7 @@ public final class EmbeddedConsumer: EventConsumer {
     public func poll(
         limit: Int, _ body: (RecordPlace, Span<UInt8>, borrowing RecordValue) -> Void
     ) throws(EventLogError) -> Int {
+        guard limit > 0 else { return 0 }
         try begin()
         defer { reader.end() }
         try findEnds()
@@ -108,14 +114,12 @@ public final class EmbeddedConsumer: EventConsumer {
         var next = first
         for step in readings.indices where !window.isOver {
             let index = (first + step) % readings.count
-            guard let position = readings[index].position, position < readings[index].end,
-                !readings[index].isPaused
-            else { continue }
+            guard readings[index].hasMore, let position = readings[index].position else { continue }
             try read(index, from: position, &window, body)
             next = (index + 1) % readings.count
         }
         first = next
-        if window.isOver { waker.signal() }
+        if window.isOver, readings.contains(where: \.hasMore) { waker.signal() }
         return window.count
     }
 

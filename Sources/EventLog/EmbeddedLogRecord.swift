@@ -152,7 +152,8 @@ extension EventLogError {
         let (kind, advice): (Kind, String) =
             switch error.kind {
             case .full: (.storage, "; free disk space, lower the retention or raise the map size")
-            case .damaged: (.storage, "; check the disk, then restart")
+            // LMDB also says EIO when the disk takes only a part of what it is given.
+            case .damaged: (.storage, "; check the disk and the room on it, then restart")
             case .unusable:
                 (.configuration, "; check that the directory exists and is ours to write")
             case .busy: (.unavailable, "; it is tried again")

@@ -15,6 +15,9 @@ public struct EmbeddedLogSettings: Sendable {
     /// How often topics without appends are looked through for old records, in milliseconds.
     /// Default: 1,000.
     public var expiryMilliseconds: Int64 = 1_000
+    /// How often consumers are woken although nobody rang, in milliseconds: a process that is killed
+    /// between its commit and its ring leaves records unannounced. Default: 1,000.
+    public var wakeMilliseconds: Int64 = 1_000
     /// Age at which a compacted topic forgets a tombstone, in milliseconds; readers that are further
     /// behind would miss it. Default: 24 h.
     public var tombstoneMilliseconds: Int64 = 24 * 3_600_000

@@ -23,8 +23,13 @@ final class EmbeddedWatch: Sendable {
     private let doorbell: Doorbell
     private let environments: [EmbeddedEnvironment]
 
-    init(_ doorbell: Doorbell, _ environments: [EmbeddedEnvironment]) {
+    private let wakeMilliseconds: Int64
+
+    init(
+        _ doorbell: Doorbell, _ environments: [EmbeddedEnvironment], wakeMilliseconds: Int64
+    ) {
         self.doorbell = doorbell
+        self.wakeMilliseconds = wakeMilliseconds
         self.environments = environments
     }
 
@@ -57,13 +62,12 @@ final class EmbeddedWatch: Sendable {
         var seen = [UInt32](repeating: 0, count: Doorbell.bells)
         for bell in seen.indices { seen[bell] = doorbell.count(of: bell) }
         var nextClearing = SystemClock.monotonicMilliseconds() + 10_000
-        // A process that is killed between its commit and its ring leaves records unannounced.
-        var nextForAll = SystemClock.monotonicMilliseconds() + 1_000
+        var nextForAll = SystemClock.monotonicMilliseconds() + wakeMilliseconds
         while true {
             let total = doorbell.count
             let now = SystemClock.monotonicMilliseconds()
             let isForAll = now >= nextForAll
-            if isForAll { nextForAll = now + 1_000 }
+            if isForAll { nextForAll = now + wakeMilliseconds }
             var rung: UInt64 = 0
             for bell in seen.indices {
                 let count = doorbell.count(of: bell)
@@ -82,7 +86,8 @@ final class EmbeddedWatch: Sendable {
                 nextClearing = now + 10_000
                 clearDeadReaders()
             }
-            doorbell.wait(while: total, milliseconds: max(1, nextForAll - now))
+            let pause = max(1, min(nextForAll, nextClearing) - now)
+            doorbell.wait(while: total, milliseconds: pause)
         }
     }
 

@@ -160,9 +160,8 @@ final class EmbeddedWriter: Sendable {
             case .wait(let end):
                 waker.wait(milliseconds: end - SystemClock.monotonicMilliseconds())
             case .commit(let entries):
-                let isFull = commit(entries, &isFailing)
-                // Only an old record's pages can make room.
-                if isFull { nextExpiry = 0 }
+                // Without room, only old records' pages can make some.
+                if !commit(entries, &isFailing) { nextExpiry = 0 }
             }
         }
     }
@@ -208,7 +207,7 @@ final class EmbeddedWriter: Sendable {
 
     // MARK: - Commits
 
-    /// - Returns: whether there was no room.
+    /// - Returns: whether all that could be stored was.
     private func commit(_ entries: ContiguousArray<Entry>, _ isFailing: inout Bool) -> Bool {
         var outcomes: [DeliveryOutcome] = []
         var topics: [EmbeddedTopic?] = []
@@ -222,7 +221,7 @@ final class EmbeddedWriter: Sendable {
                 topics.append(nil)
             }
         }
-        var isFull = false
+        var isStored = true
         do throws(KeyValueError) {
             try store(entries, topics, entries.indices)
         } catch {
@@ -232,7 +231,7 @@ final class EmbeddedWriter: Sendable {
                     if entries.count == 1 { throw error }
                     try store(entries, topics, index..<index + 1)
                 } catch {
-                    isFull = isFull || error.kind == .full
+                    isStored = false
                     outcomes[index] = .failed(EventLogError(.producing, error))
                 }
             }
@@ -245,7 +244,7 @@ final class EmbeddedWriter: Sendable {
             }
             entry.producer.finish(bytes: entry.batch.sizeBytes, writer: number)
         }
-        return isFull
+        return isStored
     }
 
     private func store(

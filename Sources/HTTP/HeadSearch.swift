@@ -39,7 +39,8 @@ package struct HeadSearch {
             if start == feed - 1 {
                 start = position
             } else {
-                return .complete(start: start, end: position)
+                return unsafe ByteClass.isToken(octets[start])
+                    ? .complete(start: start, end: position) : .malformed
             }
         }
         // Other protocols (TLS, for one) are refused at their first byte instead of timing out.

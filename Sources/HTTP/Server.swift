@@ -48,6 +48,11 @@ public final class Server: Sendable {
         public var openBefore: Int
         /// Connections that were cut, since they were not done in time.
         public var cut: Int
+
+        public init(openBefore: Int, cut: Int) {
+            self.openBefore = openBefore
+            self.cut = cut
+        }
     }
 
     public let counters: ServerCounters

@@ -68,7 +68,10 @@ struct EmbeddedLogProcessTests {
     @Test func anotherProcessesAppendsWakeAConsumerHere() async throws {
         let directory = try makeDirectory()
         defer { removeDirectory(directory) }
-        let log = try EmbeddedLog(directory: directory)
+        // Longer than the reader waits: the doorbell alone must wake it.
+        var settings = EmbeddedLogSettings()
+        settings.wakeMilliseconds = 600_000
+        let log = try EmbeddedLog(directory: directory, settings: settings)
         defer { log.close() }
         try log.makeTestTopic()
         // A thread of its own: waiting must not hold up the tests' pool.
@@ -149,6 +152,51 @@ struct EmbeddedLogProcessTests {
         #expect(try environment.clearDeadReaders() == 0)
     }
 
+    @Test func aDiskThatTakesNoMoreFailsBatchesUntilThereIsRoom() async throws {
+        let directory = try makeDirectory()
+        defer { removeDirectory(directory) }
+        await #expect(processExitsWith: .success) {
+            [directory = directory as String] in
+            // A limit on the size of files stands in for a full disk: writes fall short alike.
+            signal(SIGXFSZ, SIG_IGN)
+            let log = try EmbeddedLog(directory: directory)
+            try log.makeTestTopic()
+            limitFiles(to: 1 << 20)
+            var stored = 0
+            let error = #expect(throws: EventLogError.self) {
+                while stored < 100_000 {
+                    try log.storeNumbers(stored..<stored + 100, in: .waves, padding: 100)
+                    stored += 100
+                }
+            }
+            #expect(error?.kind == .storage, "\(error as Any)")
+            #expect(try log.drain(.waves).records == stored)
+            limitFiles(to: 1 << 30)
+            try log.storeNumbers(stored..<stored + 1_000, in: .waves, padding: 100)
+            #expect(try log.drain(.waves).records == stored + 1_000)
+            log.close()
+        }
+    }
+
+    @Test(arguments: [0, 2_048, 30_000])
+    func openingOnAFullDiskIsAClearError(roomBytes: Int) async throws {
+        let directory = try makeDirectory()
+        defer { removeDirectory(directory) }
+        await #expect(processExitsWith: .success) {
+            [directory = directory as String, roomBytes = roomBytes as Int] in
+            signal(SIGXFSZ, SIG_IGN)
+            limitFiles(to: roomBytes)
+            let error = #expect(throws: EventLogError.self) {
+                _ = try EmbeddedLog(directory: directory)
+            }
+            #expect(error?.kind == .storage, "\(error as Any)")
+            limitFiles(to: 1 << 30)
+            let log = try EmbeddedLog(directory: directory)
+            try log.makeTestTopic()
+            log.close()
+        }
+    }
+
     @Test func twoLogsOfOneProcessShareADirectory() throws {
         try withDirectory { directory in
             let first = try EmbeddedLog(directory: directory)
@@ -172,6 +220,14 @@ struct EmbeddedLogProcessTests {
 
 extension EmbeddedLog {
     func makeTestTopic() throws { try createTopics([TopicSettings(.waves, partitions: 2)]) }
+}
+
+/// Sets the size beyond which this process cannot write to a file.
+func limitFiles(to bytes: Int) {
+    var limit = rlimit()
+    unsafe getrlimit(__rlimit_resource_t(UInt32(RLIMIT_FSIZE.rawValue)), &limit)
+    limit.rlim_cur = rlim_t(bytes)
+    unsafe setrlimit(__rlimit_resource_t(UInt32(RLIMIT_FSIZE.rawValue)), &limit)
 }
 
 /// Notes in a file how many records were acknowledged: it outlives the process.

@@ -100,6 +100,25 @@ struct EmbeddedLogRetentionTests {
         }
     }
 
+    @Test func partitionsOfOneBurstShrinkTogether() throws {
+        let now = SystemClock.wallMilliseconds()
+        try withLog(Self.seldom) { log in
+            try log.createTopics([
+                TopicSettings(.heartbeats, partitions: 4, retentionBytes: 100_000)
+            ])
+            for _ in 0..<10 {
+                for partition in Int32(0)..<4 {
+                    try log.storeNumbers(
+                        0..<20, in: .heartbeats, partition: partition, at: now, padding: 990)
+                }
+            }
+            for partition in Int32(0)..<4 {
+                let range = try log.offsets(of: TopicPartition(.heartbeats, partition))
+                #expect(range.next - range.earliest >= 10)
+            }
+        }
+    }
+
     @Test func aReaderThatIsOvertakenIsToldAndSkipsNothing() throws {
         try withLog(Self.seldom) { log in
             try log.createTopics([

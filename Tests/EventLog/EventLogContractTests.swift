@@ -5,7 +5,12 @@ import Testing
 struct EventLogContractTests {
     /// Another log joins by a line of its own.
     static let implementations = [
-        EventLogImplementation("EmbeddedLog") { body in try withLog { try body($0) } }
+        EventLogImplementation("EmbeddedLog") { body in
+            // Longer than the rules wait: the doorbell alone must wake consumers.
+            var settings = EmbeddedLogSettings()
+            settings.wakeMilliseconds = 600_000
+            try withLog(settings) { try body($0) }
+        }
     ]
 
     @Test(arguments: implementations, EventLogRule.allCases)

@@ -163,6 +163,7 @@ public struct KeyValueDatabase: Hashable, Sendable {
         var result = unsafe mdb_env_set_mapsize(pointer, settings.mapBytes)
         if result == 0 { result = unsafe mdb_env_set_maxdbs(pointer, settings.maximumDatabases) }
         if result == 0 { result = unsafe mdb_env_set_maxreaders(pointer, settings.maximumReaders) }
+        if result == 0 { result = Self.allocateLocks(path, settings.maximumReaders) }
         if result == 0 { result = unsafe mdb_env_open(pointer, path, flags, 0o600) }
         guard result == 0 else {
             unsafe mdb_env_close(pointer)
@@ -170,5 +171,19 @@ public struct KeyValueDatabase: Hashable, Sendable {
         }
         unsafe self.pointer = pointer
         self.path = path
+    }
+
+    /// Gives the lock file its disk space. LMDB maps it sparse, and dies of SIGBUS on a full disk.
+    ///
+    /// Its size must not change under another process, so it is set only when there is none. No
+    /// lock of ours can be on the file, which closing it here would drop: the environment is not
+    /// open in this process.
+    private static func allocateLocks(_ path: String, _ readers: UInt32) -> Int32 {
+        let descriptor = unsafe open("\(path)/lock.mdb", O_RDWR | O_CREAT | O_CLOEXEC, 0o600)
+        guard descriptor >= 0 else { return errno }
+        defer { close(descriptor) }
+        let size = lseek(descriptor, 0, SEEK_END)
+        // A cache line (64 bytes) a reader, and a page for the rest.
+        return posix_fallocate(descriptor, 0, size > 0 ? size : 4_096 + 64 * off_t(readers))
     }
 }

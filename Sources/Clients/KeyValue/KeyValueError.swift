@@ -30,10 +30,10 @@ public struct KeyValueError: Error, Hashable, Sendable, CustomStringConvertible 
 
     public var kind: Kind {
         switch code {
-        case MDB_MAP_FULL, MDB_TXN_FULL, ENOSPC, EDQUOT: .full
+        case MDB_MAP_FULL, MDB_TXN_FULL, ENOSPC, EDQUOT, EFBIG: .full
         case MDB_READERS_FULL, MDB_TLS_FULL, EAGAIN, EINTR, ENOMEM, EMFILE, ENFILE: .busy
         case EACCES, EPERM, EROFS, ENOENT, ENOTDIR, EINVAL, ENAMETOOLONG, ELOOP, MDB_DBS_FULL,
-            MDB_VERSION_MISMATCH, MDB_INCOMPATIBLE, MDB_BAD_VALSIZE:
+            MDB_VERSION_MISMATCH, MDB_INCOMPATIBLE, MDB_MAP_RESIZED, MDB_BAD_VALSIZE:
             .unusable
         default: .damaged
         }
