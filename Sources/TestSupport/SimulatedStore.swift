@@ -59,6 +59,38 @@ public struct SimulatedTables: Equatable, Sendable {
         return rest
     }
 
+    /// The first rows that differ, for a test's message; empty if the tables are equal.
+    public func difference(from other: SimulatedTables) -> String {
+        var lines: [String] = []
+        for name in Set(keyed.keys).union(other.keyed.keys).sorted() {
+            let (mine, others) = (keyed[name] ?? [:], other.keyed[name] ?? [:])
+            for key in Set(mine.keys).union(others.keys) where mine[key] != others[key] {
+                lines.append("\(name): \(Self.text(mine[key])) instead of \(Self.text(others[key]))")
+            }
+        }
+        for name in Set(appended.keys).union(other.appended.keys).sorted() {
+            let (mine, others) = (appended[name] ?? [:], other.appended[name] ?? [:])
+            for row in Set(mine.keys).union(others.keys) where mine[row] != others[row] {
+                lines.append(
+                    "\(name): \(mine[row] ?? 0) × instead of \(others[row] ?? 0) × \(Self.text(row))")
+            }
+        }
+        return lines.prefix(4).joined(separator: "\n")
+    }
+
+    private static func text(_ row: Row?) -> String {
+        guard let row else { return "nothing" }
+        return row.sorted { $0.key < $1.key }.map { name, bytes in
+            let isText = bytes.allSatisfy { $0 >= 0x20 && $0 < 0x7F }
+            let value =
+                isText
+                ? String(decoding: bytes, as: UTF8.self)
+                : bytes.count == 8
+                    ? "\(bytes.reduce(Int64(0)) { $0 << 8 | Int64($1) })" : "\(bytes)"
+            return "\(name)=\(value)"
+        }.joined(separator: " ")
+    }
+
     private static func precedes(_ a: [[UInt8]], _ b: [[UInt8]]) -> Bool {
         for (x, y) in zip(a, b) where x != y { return x.lexicographicallyPrecedes(y) }
         return false
