@@ -110,16 +110,19 @@ extension PostgresConnection {
                 operation, subject, "the connection is closed", isConnectionBroken: true)
         }
         guard unsafe PQsendQuery(handle, sql) == 1 else { throw lostCopy(operation, subject) }
-        var result = unsafe try nextResult(operation, subject)
-        guard unsafe PQresultStatus(result) == wanted else {
-            var error = unsafe PostgresError(operation, subject, result: result)
-            if error.sqlState == nil { error.message = "the statement is not the COPY it should be" }
-            unsafe PQclear(result)
-            unsafe result = nil
-            while let further = unsafe try nextResult(operation, subject) { unsafe PQclear(further) }
-            throw error
-        }
+        let result = unsafe try nextResult(operation, subject)
+        let status = unsafe PQresultStatus(result)
+        var error = unsafe PostgresError(operation, subject, result: result)
         unsafe PQclear(result)
+        if status == wanted { return }
+        if error.sqlState == nil { error.message = "the statement is not the COPY it should be" }
+        if status == PGRES_COPY_IN || status == PGRES_COPY_OUT || status == PGRES_COPY_BOTH {
+            // Its end may be far away, and nothing else can be said until then.
+            giveUp(error.message)
+            throw lostCopy(operation, subject)
+        }
+        while let further = unsafe try nextResult(operation, subject) { unsafe PQclear(further) }
+        throw error
     }
 
     /// - Returns: the number of rows.

@@ -59,6 +59,7 @@ extension PostgresConnection {
     ///
     /// - Throws: what `body` throws, or a `PostgresError`. After a connection loss at the COMMIT it
     ///   is unknown whether it took effect.
+    @discardableResult
     public func transaction<Result>(
         _ begin: StaticString = "BEGIN", _ body: () throws -> Result
     ) throws -> Result {

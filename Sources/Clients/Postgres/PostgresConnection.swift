@@ -213,7 +213,9 @@ internal import Glibc
         var message = text
         let words = text.split(separator: " ")
         for word in words where word.count == 6 && word.last == ":" {
-            guard let found = SQLState(word.dropLast()) else { continue }
+            // Every SQLSTATE has a digit; "FATAL" does not.
+            guard let found = SQLState(word.dropLast()), word.contains(where: \.isNumber)
+            else { continue }
             state = found
             message = words.filter { $0 != word }.joined(separator: " ")
             break
