@@ -2,8 +2,8 @@
 ///
 /// A beacon says "all that I accepted up to my reading of the clock stands before me in the log, but
 /// for what I dropped, and I say whether I dropped any". So a loss stays to be declared until a
-/// beacon that declares it was accepted by the log's queue, and returns if that beacon's delivery
-/// fails later.
+/// beacon that declares it was accepted by the log's queue, and returns if the queue refuses that
+/// beacon or its delivery fails later.
 package struct BeaconLedger: Sendable {
     /// Losses that an accepted beacon declared, of all losses of this boot.
     private var declared: UInt64 = 0
@@ -34,16 +34,15 @@ package struct BeaconLedger: Sendable {
             losses: losses)
     }
 
-    /// The log's queue took the beacon; `token` names its delivery. A beacon that was not taken is
-    /// not reported here, and its loss stays to be declared.
-    package mutating func accepted(_ claim: Claim, token: UInt64) {
+    /// The beacon goes to the log's queue; `token` names it.
+    package mutating func sent(_ claim: Claim, token: UInt64) {
         underWay[token] = declared
         declared = claim.losses
         lastReading = claim.monotonicMilliseconds
     }
 
-    /// The beacon is in the log, or will never be.
-    package mutating func delivered(token: UInt64, isStored: Bool) {
+    /// The beacon is in the log, or will never be: refused by the queue, or failed later.
+    package mutating func settled(token: UInt64, isStored: Bool) {
         guard let before = underWay.removeValue(forKey: token), !isStored else { return }
         declared = min(declared, before)
     }

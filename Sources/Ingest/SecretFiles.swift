@@ -54,7 +54,8 @@ public enum SecretFiles {
         }
         let keyText = try value(
             keyName, environment, directory.map { $0 + "/secret-key" }, keyRemedy)
-        guard keyText.utf8.count == 64, let key = Hex.decode(ByteBuffer(keyText.utf8).span) else {
+        let digits = ByteBuffer(keyText.utf8)
+        guard digits.count == 64, let key = Hex.decode(digits.span) else {
             throw SecretError(
                 name: keyName, reason: "it is not 64 hexadecimal digits", remedy: keyRemedy)
         }
@@ -70,7 +71,8 @@ public enum SecretFiles {
                 name: name, reason: "it is not in the environment", remedy: remedy)
         }
         if let text = try read(path, name, remedy) { return text }
-        let made = Hex.encode(ByteBuffer(try Random.bytes(32)).span)
+        let random = try Random.bytes(32)
+        let made = Hex.encode(random.span)
         return try keep(made, path, name, remedy)
     }
 

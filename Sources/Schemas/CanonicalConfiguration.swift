@@ -1,9 +1,42 @@
 public import Bytes
 public import Crypto
 
-/// What an agent needs for its tunnel, as change detection sees it: keys only by fingerprint.
+/// What all devices of a network share of their configuration.
 ///
-/// Texts may be in any spelling; `canonical` brings them to one.
+/// Texts may be in any spelling; the canonical bytes, made once, bring them to one.
+public struct NetworkConfiguration: Sendable, Equatable {
+    /// 64 hexadecimal digits.
+    public let serverPublicKey: String
+    /// Host and port.
+    public let endpoint: String
+    public let serverAddress: String
+    /// Addresses or hosts, separated by commas; the first is asked first.
+    public let dns: String
+    /// Prefixes, separated by commas; a set.
+    public let allowedIPs: String
+    fileprivate let canonical: ByteBuffer
+
+    public init(
+        serverPublicKey: String, endpoint: String, serverAddress: String, dns: String,
+        allowedIPs: String
+    ) {
+        self.serverPublicKey = serverPublicKey
+        self.endpoint = endpoint
+        self.serverAddress = serverAddress
+        self.dns = dns
+        self.allowedIPs = allowedIPs
+        var bytes = ByteBuffer()
+        bytes.append(field: HostName.trimmed(serverPublicKey).lowercased())
+        bytes.append(field: HostName.canonical(endpoint: endpoint))
+        bytes.append(field: HostName.canonical(serverAddress))
+        bytes.append(list: HostName.list(dns).map { HostName.canonical($0) }.firstOfEach())
+        bytes.append(
+            list: HostName.list(allowedIPs).map { HostName.canonical(prefix: $0) }.sortedByBytes())
+        canonical = bytes
+    }
+}
+
+/// What an agent needs for its tunnel, as change detection sees it: keys only by fingerprint.
 public struct TunnelConfiguration: Sendable, Equatable {
     /// The device's address in the tunnel.
     public var internalAddress: String
@@ -11,29 +44,16 @@ public struct TunnelConfiguration: Sendable, Equatable {
     public var privateKeyFingerprint: Digest
     /// SHA-256 of the 32 raw bytes of the preshared key.
     public var presharedKeyFingerprint: Digest
-    /// 64 hexadecimal digits.
-    public var serverPublicKey: String
-    /// Host and port.
-    public var endpoint: String
-    public var serverAddress: String
-    /// Addresses or hosts, separated by commas; the first is asked first.
-    public var dns: String
-    /// Prefixes, separated by commas; a set.
-    public var allowedIPs: String
+    public var network: NetworkConfiguration
 
     public init(
         internalAddress: String, privateKeyFingerprint: Digest, presharedKeyFingerprint: Digest,
-        serverPublicKey: String, endpoint: String, serverAddress: String, dns: String,
-        allowedIPs: String
+        network: NetworkConfiguration
     ) {
         self.internalAddress = internalAddress
         self.privateKeyFingerprint = privateKeyFingerprint
         self.presharedKeyFingerprint = presharedKeyFingerprint
-        self.serverPublicKey = serverPublicKey
-        self.endpoint = endpoint
-        self.serverAddress = serverAddress
-        self.dns = dns
-        self.allowedIPs = allowedIPs
+        self.network = network
     }
 
     /// Appends the canonical bytes (docs/config-hash.md): two configurations have the same ones
@@ -41,14 +61,12 @@ public struct TunnelConfiguration: Sendable, Equatable {
     public func canonical(into bytes: inout ByteBuffer) {
         bytes.append("heartline.config.1\n")
         bytes.append(field: HostName.canonical(internalAddress))
-        bytes.append(field: privateKeyFingerprint.hex)
-        bytes.append(field: presharedKeyFingerprint.hex)
-        bytes.append(field: HostName.trimmed(serverPublicKey).lowercased())
-        bytes.append(field: HostName.canonical(endpoint: endpoint))
-        bytes.append(field: HostName.canonical(serverAddress))
-        bytes.append(list: HostName.list(dns).map { HostName.canonical($0) }.firstOfEach())
-        bytes.append(
-            list: HostName.list(allowedIPs).map { HostName.canonical(prefix: $0) }.sortedByBytes())
+        bytes.append("64:")
+        bytes.append(hex: privateKeyFingerprint)
+        bytes.append("\n64:")
+        bytes.append(hex: presharedKeyFingerprint)
+        bytes.append("\n")
+        bytes.append(network.canonical)
     }
 }
 

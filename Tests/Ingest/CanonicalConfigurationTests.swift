@@ -10,21 +10,38 @@ import Testing
         SHA256.hash(ByteBuffer([UInt8](repeating: byte, count: 32)).span)
     }
 
-    static let tunnel = TunnelConfiguration(
-        internalAddress: "10.172.21.2", privateKeyFingerprint: fingerprint(1),
-        presharedKeyFingerprint: fingerprint(2),
-        serverPublicKey: String(repeating: "0a", count: 32), endpoint: "vpn.example.net:51820",
-        serverAddress: "10.172.21.1", dns: "1.1.1.1", allowedIPs: "0.0.0.0/0")
+    /// A configuration that tests can change setting by setting.
+    struct Settings {
+        var internalAddress = "10.172.21.2"
+        var privateKey = fingerprint(1)
+        var presharedKey = fingerprint(2)
+        var serverPublicKey = String(repeating: "0a", count: 32)
+        var endpoint = "vpn.example.net:51820"
+        var serverAddress = "10.172.21.1"
+        var dns = "1.1.1.1"
+        var allowedIPs = "0.0.0.0/0"
+
+        var tunnel: TunnelConfiguration {
+            TunnelConfiguration(
+                internalAddress: internalAddress, privateKeyFingerprint: privateKey,
+                presharedKeyFingerprint: presharedKey,
+                network: NetworkConfiguration(
+                    serverPublicKey: serverPublicKey, endpoint: endpoint,
+                    serverAddress: serverAddress, dns: dns, allowedIPs: allowedIPs))
+        }
+    }
+
+    static let tunnel = Settings().tunnel
 
     static let forward = PortForward(
         transport: "tcp", listenPort: 8080, targetHost: "10.0.0.5", targetPort: 80)
 
     static let spelled: TunnelConfiguration = {
-        var tunnel = Self.tunnel
+        var tunnel = Settings()
         tunnel.endpoint = "[2001:DB8::0:1]:051820"
         tunnel.dns = "9.9.9.9, 2620:FE:0::FE"
         tunnel.allowedIPs = "::/0, 10.0.0.7/8,0.0.0.0/0"
-        return tunnel
+        return tunnel.tunnel
     }()
 
     static let vectors: [(TunnelConfiguration, [PortForward])] = [
@@ -53,7 +70,7 @@ import Testing
 
     @Test("spelling, order and repeats change nothing")
     func same() {
-        var other = Self.tunnel
+        var other = Settings()
         other.internalAddress = " 10.172.21.2"
         other.serverPublicKey = other.serverPublicKey.uppercased()
         other.endpoint = "VPN.Example.net.:51820"
@@ -65,27 +82,27 @@ import Testing
         twin.targetHost = "host.example."
         #expect(
             ConfigurationHashes(Self.tunnel, [Self.forward, second])
-                == ConfigurationHashes(other, [twin, Self.forward, second]))
+                == ConfigurationHashes(other.tunnel, [twin, Self.forward, second]))
     }
 
     @Test("each setting changes the hash of its part and the reload hash")
     func different() {
         let base = ConfigurationHashes(Self.tunnel, [Self.forward])
-        let changes: [(inout TunnelConfiguration) -> Void] = [
+        let changes: [(inout Settings) -> Void] = [
             { $0.internalAddress = "10.172.21.3" },
-            { $0.privateKeyFingerprint = Self.fingerprint(3) },
-            { $0.presharedKeyFingerprint = Self.fingerprint(3) },
+            { $0.privateKey = Self.fingerprint(3) },
+            { $0.presharedKey = Self.fingerprint(3) },
             { $0.serverPublicKey = String(repeating: "0b", count: 32) },
             { $0.endpoint = "vpn.example.net:51821" }, { $0.serverAddress = "10.172.21.254" },
             { $0.dns = "1.1.1.1,8.8.8.8" }, { $0.allowedIPs = "0.0.0.0/0,::/0" },
-            { swap(&$0.privateKeyFingerprint, &$0.presharedKeyFingerprint) },
+            { swap(&$0.privateKey, &$0.presharedKey) },
             { swap(&$0.internalAddress, &$0.serverAddress) },
         ]
         var seen: Set<Digest> = [base.config]
         for change in changes {
-            var tunnel = Self.tunnel
+            var tunnel = Settings()
             change(&tunnel)
-            let hashes = ConfigurationHashes(tunnel, [Self.forward])
+            let hashes = ConfigurationHashes(tunnel.tunnel, [Self.forward])
             #expect(seen.insert(hashes.config).inserted)
             #expect(hashes.forwards == base.forwards)
             #expect(hashes.reload != base.reload)
@@ -109,10 +126,10 @@ import Testing
     @Test("the order of DNS servers matters, that of prefixes does not")
     func order() {
         func hash(dns: String, allowed: String) -> Digest {
-            var tunnel = Self.tunnel
+            var tunnel = Settings()
             tunnel.dns = dns
             tunnel.allowedIPs = allowed
-            return ConfigurationHashes(tunnel, []).config
+            return ConfigurationHashes(tunnel.tunnel, []).config
         }
         #expect(
             hash(dns: "1.1.1.1,8.8.8.8", allowed: "::/0")
@@ -135,9 +152,9 @@ import Testing
         ])
     func addresses(a: String, b: String, isSame: Bool) {
         func hash(_ address: String) -> Digest {
-            var tunnel = Self.tunnel
+            var tunnel = Settings()
             tunnel.serverAddress = address
-            return ConfigurationHashes(tunnel, []).config
+            return ConfigurationHashes(tunnel.tunnel, []).config
         }
         #expect((hash(a) == hash(b)) == isSame)
     }

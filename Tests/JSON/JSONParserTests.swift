@@ -9,7 +9,7 @@ private enum Field {
 }
 
 private func error(_ document: some Sequence<UInt8>, maximumBytes: Int = 1 << 20) -> JSONError? {
-    var parser = JSONParser(fields, maximumBytes: maximumBytes)
+    let parser = JSONParser(fields, maximumBytes: maximumBytes)
     do throws(JSONError) { try parser.parse(ByteBuffer(document).span) } catch { return error }
     return nil
 }
@@ -17,7 +17,7 @@ private func error(_ document: some Sequence<UInt8>, maximumBytes: Int = 1 << 20
 @Suite("JSON: reading objects") struct JSONParserTests {
     @Test("fields are handed out by kind, and only as what they are")
     func kinds() throws {
-        var parser = JSONParser(fields)
+        let parser = JSONParser(fields)
         try parser.parse(
             ByteBuffer(
                 """
@@ -53,7 +53,7 @@ private func error(_ document: some Sequence<UInt8>, maximumBytes: Int = 1 << 20
             ("9223372036854775808", nil), ("1e3", nil), ("1.0", nil),
         ] as [(String, Int64?)])
     func integers(text: String, value: Int64?) throws {
-        var parser = JSONParser(fields)
+        let parser = JSONParser(fields)
         try parser.parse(ByteBuffer("{\"number\":\(text)}".utf8).span)
         #expect(parser.integer(Field.number) == value)
     }
@@ -114,7 +114,7 @@ private func error(_ document: some Sequence<UInt8>, maximumBytes: Int = 1 << 20
         let document = Array(
             "{\"text\":\"a\\u00e9ü\",\"number\":-1.5e3,\"list\":[true,null,{\"k\":\"v\"}]}".utf8)
         for size in 0..<document.count { #expect(error(document.prefix(size)) != nil) }
-        var parser = JSONParser(fields)
+        let parser = JSONParser(fields)
         for index in document.indices {
             for byte in UInt8.min...UInt8.max {
                 var changed = document
@@ -126,7 +126,7 @@ private func error(_ document: some Sequence<UInt8>, maximumBytes: Int = 1 << 20
 
     @Test("a parser reads on after a fault")
     func reuse() throws {
-        var parser = JSONParser(fields)
+        let parser = JSONParser(fields)
         for _ in 0..<3 {
             #expect(throws: JSONError.self) { try parser.parse(ByteBuffer("{\"text\":".utf8).span) }
             try parser.parse(ByteBuffer("{\"text\":\"x\"}".utf8).span)
@@ -138,7 +138,7 @@ private func error(_ document: some Sequence<UInt8>, maximumBytes: Int = 1 << 20
 @Suite("JSON: writing strings") struct JSONWritingTests {
     @Test("every character survives writing and reading, but U+0000, which becomes U+FFFD")
     func roundTrip() throws {
-        var parser = JSONParser(fields)
+        let parser = JSONParser(fields)
         var text = ""
         for scalar in (1..<0x250).compactMap(Unicode.Scalar.init) {
             text.unicodeScalars.append(scalar)
