@@ -1,3 +1,51 @@
-.PHONY: build
-build:
-	swift build
+# make run     the demo: a fleet that also fails, judged before your eyes
+# make test    everything that is tested
+# make bench   the measurements, each beside its yardstick
+# make check   what must hold before a commit: format, house rules, build, tests, pipelines
+# make format  the format that check asks for
+
+# Found when a recipe runs: bootstrap comes first and says what is missing.
+SWIFT = $(shell scripts/find-swift)
+# One build in release serves all of them.
+FLAGS = -c release --explicit-target-dependency-import-check error
+HEARTLINE = .build/release/heartline
+# The demo's options: make run ARGUMENTS="--duration 2m"
+ARGUMENTS =
+
+.PHONY: run test bench check format build bootstrap bootstrap-bench lint tidy pipelines
+
+run: bootstrap
+	@echo "Building Heartline: some minutes the first time."
+	@$(SWIFT) build $(FLAGS) --product heartline
+	@$(HEARTLINE) demo $(ARGUMENTS)
+
+build: bootstrap
+	@$(SWIFT) build $(FLAGS) --build-tests
+
+test: build
+	@$(SWIFT) test -c release --skip-build --disable-xctest
+
+bench: bootstrap-bench
+	@$(SWIFT) build $(FLAGS)
+	@$(HEARTLINE) bench $(ARGUMENTS)
+
+check: bootstrap lint tidy build pipelines test
+
+lint: bootstrap
+	@$(SWIFT) format lint --strict --parallel --recursive Sources Tests Package.swift
+
+tidy:
+	@scripts/tidy
+
+pipelines: build
+	@$(HEARTLINE) pipeline lint pipelines/*.yaml
+	@$(HEARTLINE) pipeline test pipelines/*.yaml
+
+format: bootstrap
+	@$(SWIFT) format --in-place --parallel --recursive Sources Tests Package.swift
+
+bootstrap:
+	@scripts/bootstrap
+
+bootstrap-bench:
+	@scripts/bootstrap bench

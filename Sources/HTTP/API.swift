@@ -10,7 +10,17 @@ public protocol RequestHandler: AnyObject {
     /// `exchange.deferred()` and answers from any thread later.
     func handle(_ request: borrowing Request, _ exchange: borrowing Exchange)
 
-    /// Called after each round of socket events: the place to hand over what the round gathered.
+    /// Called once, before the first request, on the loop's thread: what a handler needs to be
+    /// called back on its own loop, or to judge the server's load.
+    func attached(to loop: LoopContext)
+
+    /// The largest body in bytes for this request; `nil` for the listener's own limit.
+    ///
+    /// Called for requests that bring a body, before any of it is taken.
+    func bodyLimit(_ head: borrowing RequestHead) -> Int?
+
+    /// Called after each round of socket events in which a request was handled: the place to hand
+    /// over what the round gathered.
     func roundEnded()
 
     /// Called about every 100 ms.
@@ -18,14 +28,26 @@ public protocol RequestHandler: AnyObject {
 }
 
 extension RequestHandler {
+    public func attached(to loop: LoopContext) {}
+    public func bodyLimit(_ head: borrowing RequestHead) -> Int? { nil }
     public func roundEnded() {}
     public func tick() {}
+}
+
+/// What a handler may keep of the loop it belongs to.
+public struct LoopContext: Sendable {
+    /// From 0, in the order of the loops.
+    public let index: Int
+    /// Runs work on this loop's thread.
+    public let mailbox: LoopMailbox
+    /// The whole server's counters.
+    public let counters: ServerCounters
 }
 
 /// Makes a handler for one event loop; called on that loop's thread.
 public typealias HandlerFactory = @Sendable (_ loopIndex: Int) -> any RequestHandler
 
-/// Limits of a listener (DESIGN 15). Sizes in bytes, times in milliseconds.
+/// Limits of a listener. Sizes in bytes, times in milliseconds.
 public struct ServerLimits: Sendable {
     /// Request line and headers together. Above it: 431.
     public var headBytes = 16 << 10
@@ -37,31 +59,54 @@ public struct ServerLimits: Sendable {
     public var idleMilliseconds: Int64 = 75_000
     /// Time a client may take none of our bytes.
     public var writeMilliseconds: Int64 = 30_000
+    /// From the moment a handler defers an answer until the client gets 503 instead.
+    public var answerMilliseconds: Int64 = 60_000
     /// Connections of one loop; above it new ones are answered 503 and closed.
     public var connections = 100_000
     /// A streamed answer is asked for more below this many waiting bytes.
     public var lowWaterBytes = 64 << 10
     /// Reading from a client stops above this many waiting bytes.
     public var highWaterBytes = 256 << 10
+    /// Bytes that one streamed answer may leave waiting; above it the client is cut.
+    public var streamBytes = 16 << 20
+    /// After an answer that closes the connection: how much of what the client still sends is read
+    /// and discarded, so that the answer reaches it.
+    public var lingerBytes = 64 << 20
+    /// The same, in time.
+    public var lingerMilliseconds: Int64 = 5_000
     /// Time that a drain may take before connections are cut.
     public var drainMilliseconds: Int64 = 10_000
 
     public init() {}
+
+    var shortestMilliseconds: Int64 {
+        min(
+            requestMilliseconds, idleMilliseconds, writeMilliseconds, answerMilliseconds,
+            lingerMilliseconds)
+    }
 }
 
-/// Common statuses with their reason phrases (RFC 9110).
+/// Statuses that we answer with, and their reason phrases (RFC 9110).
 public enum Status: Int, Sendable {
-    case ok = 200, noContent = 204
+    case switchingProtocols = 101
+    case ok = 200, created = 201, accepted = 202, noContent = 204
+    case notModified = 304
     case badRequest = 400, unauthorized = 401, forbidden = 403, notFound = 404
-    case methodNotAllowed = 405, requestTimeout = 408, conflict = 409, contentTooLarge = 413
+    case methodNotAllowed = 405, requestTimeout = 408, conflict = 409, gone = 410
+    case contentTooLarge = 413, unsupportedMediaType = 415, expectationFailed = 417
     case unprocessableContent = 422, upgradeRequired = 426, tooManyRequests = 429
     case headerFieldsTooLarge = 431
-    case internalServerError = 500, badGateway = 502, serviceUnavailable = 503
+    case internalServerError = 500, notImplemented = 501, badGateway = 502
+    case serviceUnavailable = 503, versionNotSupported = 505
 
     public var reason: StaticString {
         switch self {
+        case .switchingProtocols: "Switching Protocols"
         case .ok: "OK"
+        case .created: "Created"
+        case .accepted: "Accepted"
         case .noContent: "No Content"
+        case .notModified: "Not Modified"
         case .badRequest: "Bad Request"
         case .unauthorized: "Unauthorized"
         case .forbidden: "Forbidden"
@@ -69,16 +114,24 @@ public enum Status: Int, Sendable {
         case .methodNotAllowed: "Method Not Allowed"
         case .requestTimeout: "Request Timeout"
         case .conflict: "Conflict"
+        case .gone: "Gone"
         case .contentTooLarge: "Content Too Large"
+        case .unsupportedMediaType: "Unsupported Media Type"
+        case .expectationFailed: "Expectation Failed"
         case .unprocessableContent: "Unprocessable Content"
         case .upgradeRequired: "Upgrade Required"
         case .tooManyRequests: "Too Many Requests"
         case .headerFieldsTooLarge: "Request Header Fields Too Large"
         case .internalServerError: "Internal Server Error"
+        case .notImplemented: "Not Implemented"
         case .badGateway: "Bad Gateway"
         case .serviceUnavailable: "Service Unavailable"
+        case .versionNotSupported: "HTTP Version Not Supported"
         }
     }
+
+    /// Whether an answer of this status never has a body (RFC 9112, section 6.3).
+    var isBodyless: Bool { self == .noContent || self == .notModified || rawValue < 200 }
 }
 
 /// A header of an answer.
@@ -91,9 +144,3 @@ public struct Header: Sendable {
         self.value = value
     }
 }
-
-/// One request, lent to a handler; nothing of it outlives `handle`.
-public struct Request: ~Copyable {}
-
-/// One request's way to its answer.
-public struct Exchange: ~Copyable {}

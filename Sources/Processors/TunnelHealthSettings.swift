@@ -32,6 +32,8 @@ public struct TunnelHealthSettings: Hashable, Sendable {
 /// What a device's tunnel is said to be (DESIGN 10), strongest first.
 public enum DeviceState: UInt8, CaseIterable, Sendable {
     case suspended = 0, offline, stopped, recovering, down, stale, healthy, unknown
+    /// Removed from the registry; an end, not a judgement.
+    case removed
 
     public var name: StaticString {
         switch self {
@@ -43,6 +45,7 @@ public enum DeviceState: UInt8, CaseIterable, Sendable {
         case .stale: "stale"
         case .healthy: "healthy"
         case .unknown: "unknown"
+        case .removed: "removed"
         }
     }
 }

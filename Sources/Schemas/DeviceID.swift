@@ -15,32 +15,33 @@ public struct DeviceID: Hashable, Comparable, Sendable, CustomStringConvertible 
         guard text.count == 36, text[8] == 0x2D, text[13] == 0x2D, text[18] == 0x2D,
             text[23] == 0x2D
         else { return nil }
-        var words: (UInt64, UInt64) = (0, 0)
-        var digits = 0
-        var index = 0
-        while index < 36 {
-            if index == 8 || index == 13 || index == 18 || index == 23 {
-                index += 1
-                continue
-            }
-            let byte = text[index]
-            let nibble: UInt8
-            switch byte {
-            case 0x30...0x39: nibble = byte &- 0x30
-            case 0x41...0x46: nibble = byte &- 0x37
-            case 0x61...0x66: nibble = byte &- 0x57
-            default: return nil
-            }
-            if digits < 16 {
-                words.0 = words.0 << 4 | UInt64(nibble)
-            } else {
-                words.1 = words.1 << 4 | UInt64(nibble)
-            }
-            digits += 1
-            index += 1
-        }
-        high = words.0
-        low = words.1
+        // Eight digits at a time; the words between hyphens are put together from two halves.
+        var isHex: UInt64 = 0x8080_8080_8080_8080
+        let middle = text.littleEndianWord(at: 9)
+        let second = middle & 0xFFFF_FFFF | text.littleEndianWord(at: 14) << 32
+        let third =
+            text.littleEndianWord(at: 19) & 0xFFFF_FFFF | text.littleEndianWord(at: 24) << 32
+        high = Self.digits(text.littleEndianWord(at: 0), &isHex) << 32 | Self.digits(second, &isHex)
+        low =
+            Self.digits(third, &isHex) << 32
+            | Self.digits(text.littleEndianWord(at: 28), &isHex)
+        guard isHex == 0x8080_8080_8080_8080 else { return nil }
+    }
+
+    /// The number that eight hexadecimal digits write, the first digit in the lowest byte; clears a
+    /// high bit of `isHex` for each byte that is no digit.
+    @inlinable static func digits(_ word: UInt64, _ isHex: inout UInt64) -> UInt64 {
+        let lower = word | 0x2020_2020_2020_2020
+        let isDecimal = (word &+ 0x5050_5050_5050_5050) & ~(word &+ 0x4646_4646_4646_4646)
+        let isLetter = (lower &+ 0x1F1F_1F1F_1F1F_1F1F) & ~(lower &+ 0x1919_1919_1919_1919)
+        isHex &= (isDecimal | isLetter) & ~word
+        var value =
+            (word & 0x0F0F_0F0F_0F0F_0F0F)
+            &+ 9 &* ((isLetter & 0x8080_8080_8080_8080) >> 7)
+        value = value.byteSwapped
+        value = (value | value >> 4) & 0x00FF_00FF_00FF_00FF
+        value = (value | value >> 8) & 0x0000_FFFF_0000_FFFF
+        return (value | value >> 16) & 0xFFFF_FFFF
     }
 
     public init?(_ text: String) {
@@ -66,14 +67,19 @@ public struct DeviceID: Hashable, Comparable, Sendable, CustomStringConvertible 
 extension ByteBuffer {
     /// Appends the 36-character lower-case form.
     public mutating func append(_ id: DeviceID) {
-        append(hexadecimal: id.high >> 32, digits: 8)
-        append(0x2D)
-        append(hexadecimal: id.high >> 16 & 0xFFFF, digits: 4)
-        append(0x2D)
-        append(hexadecimal: id.high & 0xFFFF, digits: 4)
-        append(0x2D)
-        append(hexadecimal: id.low >> 48, digits: 4)
-        append(0x2D)
-        append(hexadecimal: id.low & 0xFFFF_FFFF_FFFF, digits: 12)
+        let first = ByteBuffer.hexadecimal(UInt32(truncatingIfNeeded: id.high >> 32))
+        let second = ByteBuffer.hexadecimal(UInt32(truncatingIfNeeded: id.high))
+        let third = ByteBuffer.hexadecimal(UInt32(truncatingIfNeeded: id.low >> 32))
+        let fourth = ByteBuffer.hexadecimal(UInt32(truncatingIfNeeded: id.low))
+        // 8-4-4-4-12: hyphens fall between and into the words of eight digits.
+        let hyphen: UInt64 = 0x2D
+        appendLittleEndian(first)
+        appendLittleEndian(
+            hyphen | second << 8 & 0xFF_FFFF_FF00 | hyphen << 40 | (second >> 32) << 48)
+        appendLittleEndian(UInt16(truncatingIfNeeded: second >> 48))
+        appendLittleEndian(
+            hyphen | third << 8 & 0xFF_FFFF_FF00 | hyphen << 40 | (third >> 32) << 48)
+        appendLittleEndian(UInt16(truncatingIfNeeded: third >> 48))
+        appendLittleEndian(fourth)
     }
 }

@@ -129,25 +129,23 @@ extension ByteBuffer {
             max(time.milliseconds, EventTime.earliest.milliseconds), EventTime.latest.milliseconds)
         let (year, month, day) = time.date
         let inDay = Int((clamped % 86_400_000 + 86_400_000) % 86_400_000)
-        func two(_ value: Int, into buffer: inout ByteBuffer) {
-            buffer.append(UInt8(0x30 + value / 10))
-            buffer.append(UInt8(0x30 + value % 10))
+        var text: InlineArray<24, UInt8> = [
+            0x30, 0x30, 0x30, 0x30, 0x2D, 0x30, 0x30, 0x2D, 0x30, 0x30, 0x54, 0x30, 0x30, 0x3A,
+            0x30, 0x30, 0x3A, 0x30, 0x30, 0x2E, 0x30, 0x30, 0x30, 0x5A,
+        ]
+        func two(_ value: Int, at index: Int) {
+            text[index] = UInt8(truncatingIfNeeded: 0x30 + value / 10)
+            text[index + 1] = UInt8(truncatingIfNeeded: 0x30 + value % 10)
         }
-        two(year / 100, into: &self)
-        two(year % 100, into: &self)
-        append(0x2D)
-        two(month, into: &self)
-        append(0x2D)
-        two(day, into: &self)
-        append(0x54)
-        two(inDay / 3_600_000, into: &self)
-        append(0x3A)
-        two(inDay / 60_000 % 60, into: &self)
-        append(0x3A)
-        two(inDay / 1_000 % 60, into: &self)
-        append(0x2E)
-        append(UInt8(0x30 + inDay % 1_000 / 100))
-        two(inDay % 100, into: &self)
-        append(0x5A)
+        two(year / 100, at: 0)
+        two(year % 100, at: 2)
+        two(month, at: 5)
+        two(day, at: 8)
+        two(inDay / 3_600_000, at: 11)
+        two(inDay / 60_000 % 60, at: 14)
+        two(inDay / 1_000 % 60, at: 17)
+        two(inDay % 1_000 / 10, at: 20)
+        text[22] = UInt8(truncatingIfNeeded: 0x30 + inDay % 10)
+        append(text.span)
     }
 }

@@ -19,7 +19,7 @@ public enum AgentStatus: UInt8, Sendable, CaseIterable {
     /// A text that the contract does not name.
     case other
 
-    var text: StaticString {
+    public var name: StaticString {
         switch self {
         case .connected: "connected"
         case .recovering: "recovering"
@@ -165,7 +165,7 @@ extension ByteBuffer {
         append(UInt8(ascii: "\""))
         if let status = heartbeat.status {
             append(",\"status\":\"")
-            append(status.text)
+            append(status.name)
             append(UInt8(ascii: "\""))
         }
         if let tunnelUp = heartbeat.tunnelUp {
@@ -272,7 +272,7 @@ public enum Decoded<Event: Sendable>: Sendable {
 
 /// Reads records of topic `heartbeats`. One for each thread.
 public final class HeartbeatsDecoder {
-    private var parser: JSONParser
+    private let parser: JSONParser
 
     private static let fields = JSONFields([
         "v", "type", "id", "device_id", "status", "tunnel_up", "last_handshake", "state",
@@ -286,54 +286,48 @@ public final class HeartbeatsDecoder {
         static let monotonic = 11, lossy = 12, leaving = 13, version = 14, expectedInterval = 15
     }
 
-    private enum Kind { case heartbeat, beacon, lifecycle(Lifecycle.Kind), unknown }
-
     public init() { parser = JSONParser(Self.fields, maximumBytes: 1 << 20) }
 
     public func decode(_ value: Span<UInt8>) -> Decoded<HeartbeatsEvent> {
         do throws(JSONError) { try parser.parse(value) } catch { return .malformed("\(error)") }
+        return Self.read(parser)
+    }
+
+    // Static over a borrowed parser: the compiler then sees how long what it lends lives.
+    private static func read(_ parser: borrowing JSONParser) -> Decoded<HeartbeatsEvent> {
         guard let version = parser.integer(Field.v) else { return .malformed("no version \"v\"") }
         guard version == 1 else { return .malformed("version \"v\" \(version) is not known") }
-        let kind: Kind? = parser.withString(Field.type) { text in
-            if text.equals("heartbeat") { return .heartbeat }
-            if text.equals("beacon") { return .beacon }
-            for kind in Lifecycle.Kind.allCases where text.equals(kind.text) {
-                return .lifecycle(kind)
-            }
-            return .unknown
+        guard let type = parser.bytes(Field.type) else { return .malformed("no \"type\"") }
+        if type.equals("heartbeat") { return heartbeat(parser) }
+        if type.equals("beacon") { return beacon(parser) }
+        for kind in Lifecycle.Kind.allCases where type.equals(kind.text) {
+            return lifecycle(kind, parser)
         }
-        switch kind {
-        case .heartbeat: return heartbeat()
-        case .beacon: return beacon()
-        case .lifecycle(let kind): return lifecycle(kind)
-        case .unknown: return .skipped
-        case nil: return .malformed("no \"type\"")
-        }
+        return .skipped
     }
 
-    private func device() -> DeviceID? {
-        parser.withString(Field.deviceID) { DeviceID(parsing: $0) } ?? nil
+    private static func device(_ parser: borrowing JSONParser) -> DeviceID? {
+        guard let text = parser.bytes(Field.deviceID) else { return nil }
+        return DeviceID(parsing: text)
     }
 
-    private func origin() -> EventOrigin? {
-        parser.withString(Field.id) { EventOrigin(parsing: $0) } ?? nil
+    private static func origin(_ parser: borrowing JSONParser) -> EventOrigin? {
+        guard let text = parser.bytes(Field.id) else { return nil }
+        return EventOrigin(parsing: text)
     }
 
-    private func heartbeat() -> Decoded<HeartbeatsEvent> {
-        guard let device = device() else { return .malformed("\"device_id\" is not a UUID") }
-        guard let origin = origin() else { return .malformed("\"id\" is not an event id") }
+    private static func heartbeat(_ parser: borrowing JSONParser) -> Decoded<HeartbeatsEvent> {
+        guard let device = device(parser) else { return .malformed("\"device_id\" is not a UUID") }
+        guard let origin = origin(parser) else { return .malformed("\"id\" is not an event id") }
         var heartbeat = Heartbeat(device: device, origin: origin)
-        heartbeat.status = parser.withString(Field.status) { AgentStatus($0) }
+        if let status = parser.bytes(Field.status) { heartbeat.status = AgentStatus(status) }
         heartbeat.tunnelUp = parser.bool(Field.tunnelUp)
         if parser.kind(Field.lastHandshake) != .absent {
-            guard
-                let time = parser.withString(Field.lastHandshake, { EventTime(parsing: $0) }) ?? nil
+            guard let text = parser.bytes(Field.lastHandshake), let time = EventTime(parsing: text)
             else { return .malformed("\"last_handshake\" is not a time") }
             heartbeat.lastHandshake = time
         }
-        if let state = parser.withString(Field.state, { InlineText($0) }) {
-            heartbeat.agentState = state
-        }
+        if let state = parser.bytes(Field.state) { heartbeat.agentState = InlineText(state) }
         heartbeat.configVersion = parser.integer(Field.configVersion) ?? 0
         for index in 0..<parser.count(Field.flags) {
             let flag = parser.withString(Field.flags, element: index) { text in
@@ -344,8 +338,8 @@ public final class HeartbeatsDecoder {
         return .event(.heartbeat(heartbeat))
     }
 
-    private func beacon() -> Decoded<HeartbeatsEvent> {
-        guard let origin = origin() else { return .malformed("\"id\" is not an event id") }
+    private static func beacon(_ parser: borrowing JSONParser) -> Decoded<HeartbeatsEvent> {
+        guard let origin = origin(parser) else { return .malformed("\"id\" is not an event id") }
         guard let frontEnd = parser.withString(Field.frontEnd, { InlineText($0) }) else {
             return .malformed("no \"front_end\"")
         }
@@ -360,8 +354,10 @@ public final class HeartbeatsDecoder {
                     isLeaving: parser.bool(Field.leaving) ?? false)))
     }
 
-    private func lifecycle(_ kind: Lifecycle.Kind) -> Decoded<HeartbeatsEvent> {
-        guard let device = device() else { return .malformed("\"device_id\" is not a UUID") }
+    private static func lifecycle(
+        _ kind: Lifecycle.Kind, _ parser: borrowing JSONParser
+    ) -> Decoded<HeartbeatsEvent> {
+        guard let device = device(parser) else { return .malformed("\"device_id\" is not a UUID") }
         guard let version = parser.integer(Field.version), version > 0 else {
             return .malformed("\"version\" is not a positive number")
         }

@@ -133,6 +133,34 @@ public struct RowBuffer: Sendable {
         bytes.append(other.bytes.span.extracting(other.starts[index]..<end))
     }
 
+    /// Sorts rows whose first column is a UUID by it, so that workers which write the same rows take
+    /// their locks in the same order.
+    public mutating func sortByUUID() {
+        precondition(table.columns[0].type == .uuid)
+        func id(_ start: Int) -> DeviceID {
+            var words: (UInt64, UInt64) = (0, 0)
+            for index in 0..<8 {
+                words.0 = words.0 << 8 | UInt64(bytes[start + 6 + index])
+                words.1 = words.1 << 8 | UInt64(bytes[start + 14 + index])
+            }
+            return DeviceID(high: words.0, low: words.1)
+        }
+        var order = ContiguousArray<(id: DeviceID, row: Int)>()
+        order.reserveCapacity(count)
+        var isSorted = true
+        for (row, start) in starts.enumerated() {
+            let next = id(start)
+            if let last = order.last, next < last.id { isSorted = false }
+            order.append((next, row))
+        }
+        if isSorted { return }
+        order.sort { $0.id < $1.id }
+        var sorted = RowBuffer(table)
+        sorted.bytes.reserveCapacity(bytes.count)
+        for (_, row) in order { sorted.appendRow(row, of: self) }
+        self = sorted
+    }
+
     public mutating func append(_ other: RowBuffer) {
         let shift = bytes.count
         bytes.append(other.bytes)

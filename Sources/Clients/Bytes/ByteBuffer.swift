@@ -97,14 +97,25 @@ public struct ByteBuffer: Hashable, Sendable {
         append(digits.span.extracting(start..<20))
     }
 
-    /// Appends lower-case hexadecimal digits, the highest first.
+    /// Appends lower-case hexadecimal digits, the highest first; at most 16.
     @inlinable public mutating func append(hexadecimal value: UInt64, digits: Int) {
-        var shift = (digits - 1) * 4
-        while shift >= 0 {
-            let nibble = UInt8(truncatingIfNeeded: value >> UInt64(shift)) & 15
-            storage.append(nibble < 10 ? 0x30 + nibble : 0x57 + nibble)
-            shift -= 4
+        if digits > 8 { append(hexadecimal: value >> 32, digits: digits - 8) }
+        let low = Self.hexadecimal(UInt32(truncatingIfNeeded: value))
+        let count = min(digits, 8)
+        unsafe Swift.withUnsafeBytes(of: low.littleEndian) {
+            unsafe storage.append(contentsOf: $0[(8 - count)...])
         }
+    }
+
+    /// Eight lower-case hexadecimal digits, the highest in the lowest byte.
+    @inlinable public static func hexadecimal(_ value: UInt32) -> UInt64 {
+        // Spreads the nibbles over the bytes, then adds what makes each a digit or a letter.
+        var spread = UInt64(value)
+        spread = (spread | spread << 16) & 0x0000_FFFF_0000_FFFF
+        spread = (spread | spread << 8) & 0x00FF_00FF_00FF_00FF
+        spread = (spread | spread << 4) & 0x0F0F_0F0F_0F0F_0F0F
+        let isLetter = (spread &+ 0x0606_0606_0606_0606) >> 4 & 0x0101_0101_0101_0101
+        return (spread &+ 0x3030_3030_3030_3030 &+ isLetter &* 0x27).byteSwapped
     }
 
     /// Lends the bytes to C.
@@ -112,6 +123,16 @@ public struct ByteBuffer: Hashable, Sendable {
         _ body: (UnsafeRawBufferPointer) throws(Failure) -> Result
     ) throws(Failure) -> Result {
         unsafe try storage.span.withUnsafeBytes { (raw) throws(Failure) in unsafe try body(raw) }
+    }
+
+    /// Lends the bytes to C, which may write to them.
+    @inlinable public mutating func withUnsafeMutableBytes<Result, Failure: Error>(
+        _ body: (UnsafeMutableRawBufferPointer) throws(Failure) -> Result
+    ) throws(Failure) -> Result {
+        var span = storage.mutableSpan
+        return unsafe try span.withUnsafeMutableBytes { (raw) throws(Failure) in
+            unsafe try body(raw)
+        }
     }
 }
 
@@ -163,6 +184,14 @@ extension Span where Element == UInt8 {
         let start = unsafe text.utf8Start
         for index in 0..<count where unsafe self[index] != start[index] { return false }
         return true
+    }
+
+    /// Eight bytes from `offset` on, the first one lowest; they must all be there.
+    @inlinable public func littleEndianWord(at offset: Int) -> UInt64 {
+        precondition(offset >= 0 && offset + 8 <= count)
+        return unsafe withUnsafeBytes {
+            unsafe UInt64(littleEndian: $0.loadUnaligned(fromByteOffset: offset, as: UInt64.self))
+        }
     }
 
     /// The bytes as an array, copied.

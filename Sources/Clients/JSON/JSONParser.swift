@@ -76,7 +76,7 @@ public enum JSONKind: Int32, Sendable {
     }
 
     /// Parses `document`; the fields are readable until the next parse.
-    public mutating func parse(_ document: Span<UInt8>) throws(JSONError) {
+    public func parse(_ document: Span<UInt8>) throws(JSONError) {
         let result = unsafe document.withUnsafeBufferPointer { bytes in
             unsafe heartline_json_parse(
                 parser, bytes.baseAddress, bytes.count, fields.names, values, fields.count)
@@ -124,6 +124,18 @@ public enum JSONKind: Int32, Sendable {
         case .array, .object: unsafe value(field).length
         default: 0
         }
+    }
+
+    /// The unescaped bytes of a string, until the next parse; `nil` if the field is not one.
+    ///
+    /// Not generic, so a caller in another module pays no more than a call.
+    @_lifetime(borrow self)
+    public func bytes(_ field: Int) -> Span<UInt8>? {
+        guard kind(field) == .string else { return nil }
+        let value = unsafe value(field)
+        let raw = unsafe UnsafeRawBufferPointer(start: value.text, count: value.length)
+        let span = unsafe raw.assumingMemoryBound(to: UInt8.self).span
+        return unsafe _overrideLifetime(span, borrowing: self)
     }
 
     /// Lends the unescaped bytes of a string; `nil` if the field is not one.

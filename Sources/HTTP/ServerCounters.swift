@@ -1,0 +1,80 @@
+internal import Synchronization
+
+/// What a server counts, readable from any thread; each value is up to one round of its loop old.
+public final class ServerCounters: Sendable {
+    let loops: [LoopCounters]
+
+    init(loops: Int) { self.loops = (0..<loops).map { _ in LoopCounters() } }
+
+    /// Connections open now, those that are only being closed included.
+    public var connectionsOpen: Int { sum { $0.open.load(ordering: .relaxed) } }
+    /// Connections ever accepted.
+    public var connectionsAccepted: Int { sum { $0.accepted.load(ordering: .relaxed) } }
+    /// Connections answered 503, or closed, because there were too many.
+    public var connectionsRejected: Int { sum { $0.rejected.load(ordering: .relaxed) } }
+    /// Requests handed to handlers.
+    public var requests: Int { sum { $0.requests.load(ordering: .relaxed) } }
+    /// Bytes of requests being received or awaiting their answer, and of answers being sent.
+    public var bytesInFlight: Int { sum { $0.bytesInFlight.load(ordering: .relaxed) } }
+    /// Times that accepting stopped for want of file descriptors or memory.
+    public var acceptPauses: Int { sum { $0.acceptPauses.load(ordering: .relaxed) } }
+
+    /// Answers by the first digit of their status, 1 to 5; those of the server itself included.
+    public func responses(statusClass: Int) -> Int {
+        switch statusClass {
+        case 1: sum { $0.informational.load(ordering: .relaxed) }
+        case 2: sum { $0.successful.load(ordering: .relaxed) }
+        case 3: sum { $0.redirected.load(ordering: .relaxed) }
+        case 4: sum { $0.clientErrors.load(ordering: .relaxed) }
+        case 5: sum { $0.serverErrors.load(ordering: .relaxed) }
+        default: 0
+        }
+    }
+
+    private func sum(_ value: (LoopCounters) -> Int) -> Int {
+        var total = 0
+        for loop in loops { total += value(loop) }
+        return total
+    }
+}
+
+/// One loop's share; written by its thread only.
+final class LoopCounters: Sendable {
+    let open = Atomic(0)
+    let accepted = Atomic(0)
+    let rejected = Atomic(0)
+    let requests = Atomic(0)
+    let bytesInFlight = Atomic(0)
+    let acceptPauses = Atomic(0)
+    let informational = Atomic(0)
+    let successful = Atomic(0)
+    let redirected = Atomic(0)
+    let clientErrors = Atomic(0)
+    let serverErrors = Atomic(0)
+}
+
+/// What a loop counts in plain memory, published once a round.
+final class LoopTally {
+    var open = 0
+    var accepted = 0
+    var rejected = 0
+    var requests = 0
+    var bytesInFlight = 0
+    var acceptPauses = 0
+    /// By the status's first digit.
+    var responses = InlineArray<6, Int>(repeating: 0)
+
+    func publish(to counters: LoopCounters) {
+        counters.open.store(open, ordering: .relaxed)
+        counters.accepted.store(accepted, ordering: .relaxed)
+        counters.rejected.store(rejected, ordering: .relaxed)
+        counters.requests.store(requests, ordering: .relaxed)
+        counters.bytesInFlight.store(bytesInFlight, ordering: .relaxed)
+        counters.acceptPauses.store(acceptPauses, ordering: .relaxed)
+        counters.informational.store(responses[1], ordering: .relaxed)
+        counters.successful.store(responses[2], ordering: .relaxed)
+        counters.redirected.store(responses[3], ordering: .relaxed)
+        counters.clientErrors.store(responses[4], ordering: .relaxed)
+        counters.serverErrors.store(responses[5], ordering: .relaxed)
+    }
+}

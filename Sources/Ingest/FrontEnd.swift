@@ -1,0 +1,140 @@
+internal import Crypto
+public import EventLog
+public import HTTP
+internal import Schemas
+internal import Synchronization
+internal import System
+
+/// Takes in what devices say: HTTP in, events in the log, answers from memory.
+///
+/// The topics must exist. PostgreSQL need not be there: while it is away, devices that are in memory
+/// are answered, and the others get 500.
+/// - Thread safety: every method may be called from any thread; `start` and `stop` once each.
+public final class FrontEnd<LogType: EventLog>: Sendable {
+    /// What this and other parts of the process wait for; `/readyz` shows it.
+    public let readiness: Readiness
+    public let counters: IngestCounters
+
+    private let settings: FrontEndSettings
+    private let producer: LogType.Producer
+    private let cache: ConfigCache
+    private let loader: ConfigLoader
+    private let bell: BellTail<LogType>
+    private let beacons: BeaconWriter
+    private let server: Server
+    private let admin: Server?
+    private let isStopped = Atomic(false)
+
+    /// Binds the listeners; nothing is answered before `start`.
+    ///
+    /// - Parameters:
+    ///   - databaseURL: as libpq takes it.
+    ///   - readiness: shared with other parts of the process.
+    public init(
+        log: LogType, databaseURL: String, settings: FrontEndSettings,
+        readiness: Readiness = Readiness()
+    ) throws {
+        guard !settings.name.isEmpty, settings.name.utf8.count <= InlineText.capacity else {
+            throw FrontEndError(reason: "a name has 1 to \(InlineText.capacity) bytes")
+        }
+        guard settings.secretKey.count == AESGCM.keyBytes else {
+            throw FrontEndError(reason: "the secret key has not 32 bytes")
+        }
+        guard let partitions = try log.partitionCount(of: .heartbeats) else {
+            throw FrontEndError(reason: "topic heartbeats does not exist; create the topics first")
+        }
+        var producerSettings = ProducerSettings()
+        producerSettings.queueBytes = settings.queueBytes
+        let producer = try log.makeProducer(producerSettings)
+        let boot = try Random.integer()
+        let cache = ConfigCache(settings.cache)
+        let queue = LoadQueue()
+        let state = IngestState(
+            producer: producer, partitions: partitions, durability: settings.durability,
+            cache: cache, loadQueue: queue, boot: boot, loops: settings.server.loops)
+        self.settings = settings
+        self.readiness = readiness
+        self.producer = producer
+        self.cache = cache
+        counters = state.counters
+        loader = ConfigLoader(
+            cache: cache, queue: queue, readiness: readiness, databaseURL: databaseURL,
+            secretKey: settings.secretKey)
+        bell = BellTail(
+            log, cache: cache, readiness: readiness,
+            group: "front-end-\(String(boot, radix: 16))")
+        beacons = BeaconWriter(
+            state, frontEnd: InlineText(settings.name),
+            intervalMilliseconds: settings.beaconMilliseconds)
+        server = try Server(configuration: settings.server) { loop in
+            IngestHandler(AgentAPI(state, loop: loop))
+        }
+        admin = try settings.admin.map { configuration in
+            try Server(configuration: configuration) { _ in AdminAPI(readiness) }
+        }
+    }
+
+    /// Where the public listener really listens.
+    public var boundAddress: (host: String, port: UInt16) { server.boundAddress }
+    /// Where the operators' listener really listens.
+    public var adminAddress: (host: String, port: UInt16)? { admin?.boundAddress }
+    /// Counters of the public listener.
+    public var serverCounters: ServerCounters { server.counters }
+    /// Answers that are kept in memory.
+    public var cachedAnswers: Int { cache.count }
+    /// Bytes of them.
+    public var cachedBytes: Int { cache.sizeBytes }
+
+    /// Starts to answer, once the log is followed and has taken a first beacon.
+    ///
+    /// - Throws: `FrontEndError` if the log does not get that far within `startMilliseconds`.
+    public func start() throws {
+        try admin?.start()
+        bell.start()
+        do {
+            guard bell.waitUntilListening(milliseconds: settings.startMilliseconds) else {
+                let reason = readiness.unready.first { $0.part == BellTail<LogType>.part }?.reason
+                throw FrontEndError(
+                    reason: "topic device-configs cannot be followed: \(reason ?? "no answer")")
+            }
+            // No device may be judged by a log in which this front-end has not announced itself.
+            let deadline = SystemClock.monotonicMilliseconds() + settings.startMilliseconds
+            let pause = Waker()
+            while !beacons.writeFirst() {
+                guard SystemClock.monotonicMilliseconds() < deadline else {
+                    throw FrontEndError(reason: "the log takes no beacon; see its own messages")
+                }
+                pause.wait(milliseconds: 50)
+            }
+            loader.start()
+            beacons.start()
+            try server.start()
+        } catch {
+            stop()
+            throw error
+        }
+    }
+
+    /// Finishes what is in flight, says goodbye in the log and waits until it is stored.
+    ///
+    /// - Returns: whether everything accepted was stored in time.
+    @discardableResult
+    public func stop() -> Bool {
+        guard !isStopped.exchange(true, ordering: .acquiringAndReleasing) else { return true }
+        readiness.set("front-end", "stopping")
+        server.drain()
+        loader.stop()
+        bell.stop()
+        // No loop runs any more, so nothing can come behind this beacon.
+        beacons.leave()
+        let isFlushed = producer.flush(milliseconds: settings.flushMilliseconds)
+        if !isFlushed {
+            Log.warning(
+                "stopping with events that the log did not take",
+                ["log.bytes": "\(producer.queuedBytes)"])
+        }
+        producer.close()
+        admin?.stop()
+        return isFlushed
+    }
+}

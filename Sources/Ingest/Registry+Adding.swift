@@ -1,0 +1,259 @@
+internal import Bytes
+internal import Crypto
+internal import Foundation
+internal import Postgres
+public import Schemas
+internal import Synchronization
+internal import System
+
+extension Registry {
+    /// Devices that are added at once.
+    public static let maximumAddition = 1_000_000
+
+    /// Adds devices with keys of their own and the next free addresses, in one transaction that
+    /// also tells of them.
+    ///
+    /// Key pairs cost about 70 µs each and are made on all cores: a million takes the better part of
+    /// a minute on two.
+    /// - Parameters:
+    ///   - count: from 1 to `maximumAddition`.
+    ///   - expectedInterval: the devices' own heartbeat interval, 1 s to 7 d; `nil`: the fleet's.
+    /// - Returns: their ids.
+    /// - Throws: `RegistryError` of kind `.poolFull` if there are too few free addresses; then
+    ///   nothing was added.
+    public func addDevices(
+        count: Int, expectedInterval: Duration? = nil
+    ) throws -> [DeviceID] {
+        guard count >= 1, count <= Self.maximumAddition else {
+            throw RegistryError(
+                "adding devices", .badSetting,
+                "\(count) devices are not 1 to \(Self.maximumAddition)")
+        }
+        let interval = try expectedInterval.map { try Self.milliseconds($0) }
+        // Before the transaction: nobody has to wait for the keys.
+        let devices = try NewDevice.make(count: count, secretKey: secretKey)
+        return try connection.transaction {
+            let (pool, network) = try lockNetwork()
+            let addresses = try allocate(count, in: pool)
+            let sequence = try reserveOutbox(2 * count)
+            try copyDevices(devices, addresses, interval)
+            try copyOutbox(devices, addresses, interval, network, firstSequence: sequence)
+            try connection.run("NOTIFY heartline_outbox")
+            return devices.map(\.device)
+        }
+    }
+
+    private static func milliseconds(_ interval: Duration) throws -> Int64 {
+        guard interval >= .seconds(1), interval <= .seconds(7 * 86_400) else {
+            throw RegistryError(
+                "adding devices", .badSetting,
+                "an expected interval of \(interval) is not 1 s to 7 d")
+        }
+        return interval.components.seconds * 1_000
+            + interval.components.attoseconds / 1_000_000_000_000_000
+    }
+
+    /// Free addresses: those behind the highest in use, and only when they run out the gaps that
+    /// removed devices left.
+    private func allocate(_ count: Int, in pool: AddressPool) throws -> [UInt32] {
+        let highest = try connection.execute(
+            "SELECT host(internal_address) FROM heartline.devices "
+                + "ORDER BY internal_address DESC LIMIT 1")
+        let last = try highest.first.flatMap { AddressPool.parse(try $0.text(0)) }
+        if let addresses = pool.following(last, count: count) { return addresses }
+        let rows = try connection.execute("SELECT host(internal_address) FROM heartline.devices")
+        var used: Set<UInt32> = []
+        used.reserveCapacity(rows.count)
+        for row in rows {
+            if let address = AddressPool.parse(try row.text(0)) { used.insert(address) }
+        }
+        if let addresses = pool.gaps(in: used, count: count) { return addresses }
+        let free = max(0, pool.capacity - Int64(used.count))
+        throw RegistryError(
+            "adding devices", .poolFull(free: free),
+            "\(count) addresses are needed and \(free) of \(AddressPool.text(pool.network))/"
+                + "\(pool.bits) are free; use a larger prefix")
+    }
+
+    /// Sequences of the registry's outbox, in one piece; the network's lock keeps others out.
+    private func reserveOutbox(_ count: Int) throws -> Int64 {
+        let first = try connection.execute(
+            "SELECT nextval('heartline.registry_outbox_sequence')"
+        ).only().int8(0)
+        if count > 1 {
+            try connection.execute(
+                "SELECT setval('heartline.registry_outbox_sequence', $1)",
+                .int8(first + Int64(count) - 1))
+        }
+        return first
+    }
+
+    private static var pieceBytes: Int { 1 << 20 }
+
+    private func copyDevices(
+        _ devices: [NewDevice], _ addresses: [UInt32], _ interval: Int64?
+    ) throws {
+        try connection.copyIn(
+            """
+            COPY heartline.devices (device_id, internal_address, public_key, sealed_secrets, \
+            expected_interval) FROM STDIN (FORMAT binary)
+            """
+        ) { (writer) throws(PostgresError) in
+            var tuples = ByteBuffer()
+            var text = ByteBuffer()
+            for (index, device) in devices.enumerated() {
+                tuples.appendBigEndian(Int16(5))
+                tuples.appendBigEndian(Int32(16))
+                tuples.appendBigEndian(device.device.high)
+                tuples.appendBigEndian(device.device.low)
+                // inet: family (IPv4), bits, not a cidr, size, address.
+                tuples.appendBigEndian(Int32(8))
+                tuples.append([2, 32, 0, 4])
+                tuples.appendBigEndian(addresses[index])
+                text.removeAll()
+                text.append(hexOf: device.publicKey.span)
+                tuples.append(field: text.span)
+                tuples.append(field: device.sealedSecrets.span)
+                if let interval {
+                    tuples.appendBigEndian(Int32(16))
+                    tuples.appendBigEndian(interval * 1_000)
+                    tuples.appendBigEndian(Int64(0))
+                } else {
+                    tuples.appendBigEndian(Int32(-1))
+                }
+                if tuples.count >= Self.pieceBytes {
+                    try writer.write(tuples.span)
+                    tuples.removeAll()
+                }
+            }
+            if !tuples.isEmpty { try writer.write(tuples.span) }
+        }
+    }
+
+    private func copyOutbox(
+        _ devices: [NewDevice], _ addresses: [UInt32], _ interval: Int64?,
+        _ network: NetworkConfiguration, firstSequence: Int64
+    ) throws {
+        let time = EventTime(milliseconds: SystemClock.wallMilliseconds()).postgresMicroseconds
+        try connection.copyIn(
+            """
+            COPY heartline.outbox (source, partition, sequence, topic, key, value, record_time) \
+            FROM STDIN (FORMAT binary)
+            """
+        ) { (writer) throws(PostgresError) in
+            var tuples = ByteBuffer()
+            var key = ByteBuffer()
+            var value = ByteBuffer()
+            var sequence = firstSequence
+            func append(_ topic: StaticString) {
+                tuples.appendBigEndian(Int16(7))
+                tuples.append(field: "registry")
+                tuples.appendBigEndian(Int32(4))
+                tuples.appendBigEndian(Int32(0))
+                tuples.appendBigEndian(Int32(8))
+                tuples.appendBigEndian(sequence)
+                tuples.append(field: topic)
+                tuples.append(field: key.span)
+                tuples.append(field: value.span)
+                tuples.appendBigEndian(Int32(8))
+                tuples.appendBigEndian(time)
+                sequence += 1
+            }
+            for (index, device) in devices.enumerated() {
+                key.removeAll()
+                key.append(device.device)
+                value.removeAll()
+                value.append(
+                    Lifecycle(
+                        device: device.device, kind: .provisioned, version: 1,
+                        expectedIntervalMilliseconds: interval))
+                append("heartbeats")
+                value.removeAll()
+                value.append(
+                    bellOf: device.device, version: 1,
+                    device.hashes(address: addresses[index], network), isSuspended: false)
+                append("device-configs")
+                if tuples.count >= Self.pieceBytes {
+                    try writer.write(tuples.span)
+                    tuples.removeAll()
+                }
+            }
+            if !tuples.isEmpty { try writer.write(tuples.span) }
+        }
+    }
+}
+
+extension ByteBuffer {
+    /// A field of a binary COPY.
+    fileprivate mutating func append(field bytes: Span<UInt8>) {
+        appendBigEndian(Int32(bytes.count))
+        append(bytes)
+    }
+
+    fileprivate mutating func append(field text: StaticString) {
+        appendBigEndian(Int32(text.utf8CodeUnitCount))
+        append(text)
+    }
+}
+
+/// A device that is about to be added.
+private struct NewDevice: Sendable {
+    var device: DeviceID
+    var publicKey: [UInt8]
+    var sealedSecrets: ByteBuffer
+    var privateKeyFingerprint: Digest
+    var presharedKeyFingerprint: Digest
+
+    private init(box: SecretBox) throws(CryptoError) {
+        // A random UUID (RFC 4122, version 4).
+        device = DeviceID(
+            high: try Random.integer() & ~0xF000 | 0x4000,
+            low: try Random.integer() & ~(3 << 62) | (2 << 62))
+        let pair = try X25519KeyPair.generate()
+        let presharedKey = try Random.bytes(32)
+        publicKey = pair.publicKey
+        sealedSecrets = ByteBuffer()
+        try box.seal(
+            DeviceSecrets(privateKey: pair.privateKey, presharedKey: presharedKey), of: device,
+            into: &sealedSecrets)
+        privateKeyFingerprint = SHA256.hash(pair.privateKey.span)
+        presharedKeyFingerprint = SHA256.hash(presharedKey.span)
+    }
+
+    func hashes(address: UInt32, _ network: NetworkConfiguration) -> ConfigurationHashes {
+        ConfigurationHashes(
+            TunnelConfiguration(
+                internalAddress: AddressPool.text(address),
+                privateKeyFingerprint: privateKeyFingerprint,
+                presharedKeyFingerprint: presharedKeyFingerprint, network: network), [])
+    }
+
+    /// Makes them on as many threads as there are cores.
+    static func make(count: Int, secretKey: [UInt8]) throws -> [NewDevice] {
+        let shares = max(1, min(ProcessInfo.processInfo.activeProcessorCount, count / 64))
+        let made = Mutex<[[NewDevice]]>([])
+        let failure = Mutex<(any Error)?>(nil)
+        let makeShare = { @Sendable (_ share: Int) in
+            do {
+                let box = try SecretBox(key: secretKey)
+                var result: [NewDevice] = []
+                let size = count / shares + (share < count % shares ? 1 : 0)
+                result.reserveCapacity(size)
+                for _ in 0..<size { result.append(try NewDevice(box: box)) }
+                made.withLock { $0.append(result) }
+            } catch {
+                failure.withLock { $0 = error }
+            }
+        }
+        if shares == 1 {
+            makeShare(0)
+        } else {
+            let threads = (0..<shares).map { share in
+                SystemThread.start("device-keys") { makeShare(share) }
+            }
+            for thread in threads { thread.join() }
+        }
+        if let error = failure.withLock({ $0 }) { throw error }
+        return made.withLock { Array($0.joined()) }
+    }
+}

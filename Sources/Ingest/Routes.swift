@@ -1,0 +1,44 @@
+internal import HTTP
+
+/// The routes of one API on one event loop. Used on that loop's thread only.
+protocol Routes: AnyObject {
+    /// Answers the request if its path is one of these routes.
+    /// - Returns: whether it was.
+    func handle(_ request: borrowing Request, _ exchange: borrowing Exchange) -> Bool
+    func attached(to loop: LoopContext)
+    func roundEnded()
+    func tick()
+}
+
+/// Answers everything that comes to the public listener on one event loop.
+final class IngestHandler: RequestHandler {
+    /// Asked first, and by its own type: heartbeats are almost all that comes.
+    private let agent: AgentAPI
+    private let others: [any Routes]
+
+    init(_ agent: AgentAPI, _ others: [any Routes] = []) {
+        self.agent = agent
+        self.others = others
+    }
+
+    func attached(to loop: LoopContext) {
+        agent.attached(to: loop)
+        for routes in others { routes.attached(to: loop) }
+    }
+
+    func handle(_ request: borrowing Request, _ exchange: borrowing Exchange) {
+        if agent.handle(request, exchange) { return }
+        for routes in others where routes.handle(request, exchange) { return }
+        exchange.notFound()
+    }
+
+    func roundEnded() {
+        agent.roundEnded()
+        for routes in others { routes.roundEnded() }
+    }
+
+    func tick() {
+        agent.tick()
+        for routes in others { routes.tick() }
+    }
+}

@@ -1,0 +1,107 @@
+internal import Bytes
+internal import Schemas
+
+/// What the tables would hold after the rows of a case, by the write modes of their schemas.
+struct CaseTables {
+    /// Columns by name; a null is absent.
+    private typealias Row = [String: [UInt8]]
+
+    private var keyed: [String: [[UInt8]: Row]] = [:]
+    private var appended: [String: [Row]] = [:]
+
+    /// Applies what one commit would write.
+    mutating func apply(_ buffers: [RowBuffer]) {
+        for buffer in buffers {
+            for start in buffer.starts { apply(buffer, start) }
+        }
+    }
+
+    private mutating func apply(_ buffer: RowBuffer, _ start: Int) {
+        let table = buffer.table
+        var reader = ByteReader(buffer.bytes.span.extracting(start..<buffer.bytes.count))
+        guard let count = reader.bigEndian(Int16.self), count == table.columns.count else {
+            preconditionFailure(
+                "a row of \(table.name) has another number of columns than its table")
+        }
+        var row: Row = [:]
+        var key: [UInt8] = []
+        for (index, column) in table.columns.enumerated() {
+            guard let size = reader.bigEndian(Int32.self) else {
+                preconditionFailure("a row of \(table.name) is cut off")
+            }
+            if size < 0 { continue }
+            guard let range = reader.take(Int(size)) else {
+                preconditionFailure("a row of \(table.name) is cut off")
+            }
+            let bytes = buffer.bytes.span
+                .extracting((start + range.lowerBound)..<(start + range.upperBound)).array
+            row[column.name] = bytes
+            if table.key.contains(index) { key.append(contentsOf: bytes + [0]) }
+        }
+        let old = keyed[table.name]?[key]
+        switch table.mode {
+        case .append: appended[table.name, default: []].append(row)
+        case .insertNew: if old == nil { keyed[table.name, default: [:]][key] = row }
+        case .update:
+            guard var old else { return }
+            old.merge(row) { $1 }
+            keyed[table.name, default: [:]][key] = old
+        case .upsert:
+            for column in table.columns where column.keepsOldWhenNull && row[column.name] == nil {
+                row[column.name] = old?[column.name]
+            }
+            keyed[table.name, default: [:]][key] = row
+        }
+    }
+
+    private func rows(_ table: String) -> [Row] { keyed[table].map { Array($0.values) } ?? [] }
+
+    private static func bytes(_ id: DeviceID) -> [UInt8] {
+        var buffer = ByteBuffer()
+        buffer.appendBigEndian(id.high)
+        buffer.appendBigEndian(id.low)
+        return buffer.bytes
+    }
+
+    private static func text(_ bytes: [UInt8]?) -> String {
+        bytes.map { $0.span.text } ?? "null"
+    }
+
+    private static func number(_ bytes: [UInt8]?) -> Int64 {
+        (bytes ?? []).reduce(0) { $0 << 8 | Int64($1) }
+    }
+
+    private static func time(_ bytes: [UInt8]?) -> EventTime {
+        EventTime(milliseconds: number(bytes) / 1_000 + 946_684_800_000)
+    }
+
+    /// The device's row of `device_status`.
+    func status(
+        of device: DeviceID
+    ) -> (
+        state: String, reason: String, since: EventTime, isFlapping: Bool
+    )? {
+        let id = Self.bytes(device)
+        guard let row = rows("device_status").first(where: { $0["device_id"] == id }) else {
+            return nil
+        }
+        return (
+            Self.text(row["state"]), Self.text(row["reason"]), Self.time(row["since"]),
+            row["flapping"] == [1]
+        )
+    }
+
+    /// The device's states that are over, in order.
+    func endedStates(of device: DeviceID) -> [String] {
+        let id = Self.bytes(device)
+        return (appended["device_state_ended"] ?? []).filter { $0["device_id"] == id }
+            .sorted { Self.number($0["transition"]) < Self.number($1["transition"]) }
+            .map { Self.text($0["state"]) }
+    }
+
+    /// Kinds of the open alerts on a device (by its id) or a front-end (by its name), sorted.
+    func openAlerts(on entity: String) -> [String] {
+        rows("alerts").filter { Self.text($0["entity"]) == entity && $0["resolved_at"] == nil }
+            .map { Self.text($0["kind"]) }.sorted()
+    }
+}

@@ -1,0 +1,329 @@
+public import Bytes
+public import Schemas
+
+/// A partition's own clock: it runs only while every live front-end reports, so that silence is
+/// judged only where the way from the devices to the log is known to have been open.
+///
+/// Moved by beacons alone. A front-end joins at the current watched time and adds the progress of its
+/// own monotonic clock; watched time is the minimum over the live front-ends and never goes back.
+/// A front-end that lost heartbeats, or that is silent while the others go on, holds it; after a
+/// while of that it is expelled and the others go on. When watched time runs again after a hold,
+/// `reopened` says from where on silence counts. Wall clocks move nothing here: a stamp only says how
+/// watched time is shown to people.
+public struct WatchedTime: Sendable, Equatable {
+    /// What a beacon changed among the front-ends.
+    public enum Change: Sendable, Equatable {
+        /// Expelled: it lost heartbeats or was silent for too long.
+        case lost(InlineText)
+        /// Reports again after it was expelled.
+        case returned(InlineText)
+    }
+
+    struct FrontEnd: Sendable, Equatable {
+        var name: InlineText
+        var boot: UInt64
+        var monotonic: Int64
+        /// Its place on the watched axis.
+        var position: Int64
+        /// All its progress since it joined, held or not.
+        var odometer: Int64
+        /// The others' progress since its last sign of being well.
+        var missed: Int64
+        /// Its wall clock minus its position.
+        var stampOffset: Int64
+        var isLossy: Bool
+    }
+
+    /// Beacons come every 5 s; a front-end that is ahead of the slowest by more than one of them and
+    /// a second is pulled back, so that clocks which drift apart do not part for good.
+    static let lead: Int64 = 6_000
+    /// The furthest that a heartbeat's place may lie ahead of watched time.
+    static let furthest: Int64 = 15_000
+    /// Front-ends whose clock differs from the others' by more than this have their stamps corrected.
+    static let tolerated: Int64 = 10_000
+    /// Names and boots that are remembered after they are gone.
+    static let remembered = 64
+
+    /// Watched time, in milliseconds since the first beacon.
+    public private(set) var now: Int64 = 0
+    /// Where watched time began to run again after the last hold.
+    public private(set) var reopened: Int64 = 0
+    /// Whether a front-end holds it.
+    public private(set) var isHeld = false
+    /// Milliseconds from watched time to the wall clock that most front-ends agree on; `nil` before
+    /// the first beacon.
+    public private(set) var wallOffset: Int64?
+    var frontEnds: ContiguousArray<FrontEnd> = []
+    var retiredBoots: ContiguousArray<UInt64> = []
+    var expelled: ContiguousArray<InlineText> = []
+    private let silence: Int64
+    private let expulsion: Int64
+
+    /// - Parameters:
+    ///   - silence: milliseconds of the others' progress after which a silent front-end holds.
+    ///   - expulsion: milliseconds after that until it is expelled.
+    public init(silence: Int64 = 10_000, expulsion: Int64 = 30_000) {
+        self.silence = silence
+        self.expulsion = expulsion
+    }
+
+    /// Live front-ends.
+    public var frontEndCount: Int { frontEnds.count }
+
+    // MARK: - Beacons
+
+    /// Takes a beacon stamped `stamp` in; repeated beacons and those of an earlier boot change nothing.
+    public mutating func advance(
+        _ beacon: Beacon, stamp: EventTime, into changes: inout [Change]
+    ) {
+        guard !retiredBoots.contains(beacon.origin.boot) else { return }
+        var mustReopen = false
+        if let index = frontEnds.firstIndex(where: { $0.name == beacon.frontEnd }) {
+            if frontEnds[index].boot == beacon.origin.boot {
+                guard beacon.monotonicMilliseconds > frontEnds[index].monotonic else { return }
+                mustReopen = progress(of: index, beacon)
+            } else {
+                // The same front-end, started anew: what the old process still held is lost.
+                retire(frontEnds[index].boot)
+                guard !beacon.isLossy else {
+                    frontEnds.remove(at: index)
+                    settle(mustReopen: true, into: &changes)
+                    return
+                }
+                frontEnds[index] = newcomer(beacon)
+                mustReopen = true
+            }
+        } else {
+            guard !beacon.isLossy, !beacon.isLeaving else { return }
+            mustReopen = frontEnds.isEmpty
+            if let index = expelled.firstIndex(of: beacon.frontEnd) {
+                expelled.remove(at: index)
+                changes.append(.returned(beacon.frontEnd))
+            }
+            frontEnds.append(newcomer(beacon))
+        }
+        if let index = frontEnds.firstIndex(where: { $0.boot == beacon.origin.boot }) {
+            frontEnds[index].stampOffset = stamp.milliseconds - frontEnds[index].position
+            if beacon.isLeaving {
+                // Its last word counts before it goes.
+                settle(mustReopen: mustReopen, into: &changes)
+                retire(beacon.origin.boot)
+                frontEnds.removeAll { $0.boot == beacon.origin.boot }
+                mustReopen = false
+                if frontEnds.isEmpty { return }
+            }
+        }
+        settle(mustReopen: mustReopen, into: &changes)
+    }
+
+    private func newcomer(_ beacon: Beacon) -> FrontEnd {
+        let furthest = frontEnds.map(\.odometer).max() ?? 0
+        return FrontEnd(
+            name: beacon.frontEnd, boot: beacon.origin.boot,
+            monotonic: beacon.monotonicMilliseconds, position: now, odometer: furthest,
+            missed: 0, stampOffset: 0, isLossy: false)
+    }
+
+    /// - Returns: whether silence must be counted anew from here.
+    private mutating func progress(of index: Int, _ beacon: Beacon) -> Bool {
+        let step = beacon.monotonicMilliseconds - frontEnds[index].monotonic
+        frontEnds[index].monotonic = beacon.monotonicMilliseconds
+        for other in frontEnds.indices where other != index {
+            let before = furthestOdometer(besides: other)
+            let after = max(before, frontEnds[index].odometer + step)
+            frontEnds[other].missed += after - before
+        }
+        frontEnds[index].odometer += step
+        let wasLossy = frontEnds[index].isLossy
+        if beacon.isLossy {
+            // Time in which heartbeats were lost is not time in which silence can be judged.
+            if !wasLossy { frontEnds[index].missed = 0 }
+            frontEnds[index].isLossy = true
+            return true
+        }
+        frontEnds[index].isLossy = false
+        frontEnds[index].missed = 0
+        if wasLossy || step > silence {
+            // It was away: it joins the others again where the slowest of them is.
+            let others = frontEnds.indices.filter { $0 != index }.map { frontEnds[$0].position }
+                .min()
+            frontEnds[index].position = max(frontEnds[index].position, others ?? now)
+            return true
+        }
+        frontEnds[index].position += step
+        return false
+    }
+
+    private func furthestOdometer(besides index: Int) -> Int64 {
+        var furthest: Int64 = 0
+        for other in frontEnds.indices where other != index {
+            furthest = max(furthest, frontEnds[other].odometer)
+        }
+        return furthest
+    }
+
+    private mutating func settle(mustReopen: Bool, into changes: inout [Change]) {
+        var isHolding = false
+        var index = 0
+        while index < frontEnds.count {
+            let missed = frontEnds[index].missed
+            let limit = frontEnds[index].isLossy ? expulsion : silence + expulsion
+            if missed > limit, frontEnds.count > 1 {
+                changes.append(.lost(frontEnds[index].name))
+                remember(expelled: frontEnds[index].name)
+                frontEnds.remove(at: index)
+                continue
+            }
+            if frontEnds[index].isLossy || missed > silence { isHolding = true }
+            index += 1
+        }
+        guard let slowest = frontEnds.map(\.position).min() else { return }
+        for index in frontEnds.indices {
+            let excess = frontEnds[index].position - (slowest + Self.lead)
+            if excess > 0 {
+                frontEnds[index].position -= excess
+                frontEnds[index].stampOffset += excess
+            }
+        }
+        // The lower median: one clock that runs fast moves nothing when there are others.
+        let offsets = frontEnds.map(\.stampOffset).sorted()
+        wallOffset = offsets[(offsets.count - 1) / 2]
+        if isHolding {
+            isHeld = true
+            return
+        }
+        now = max(now, slowest)
+        if isHeld || mustReopen { reopened = now }
+        isHeld = false
+    }
+
+    private mutating func retire(_ boot: UInt64) {
+        retiredBoots.append(boot)
+        if retiredBoots.count > Self.remembered { retiredBoots.removeFirst() }
+    }
+
+    private mutating func remember(expelled name: InlineText) {
+        expelled.append(name)
+        if expelled.count > Self.remembered { expelled.removeFirst() }
+    }
+
+    // MARK: - Places and times
+
+    /// Where a record of a front-end's boot stands on the watched axis.
+    public struct Location: Sendable, Equatable {
+        /// `nil` if nothing is known of the boot: only the stamp can order the record.
+        public var position: Int64?
+        /// The stamp lies further ahead than a clock can be that beacons follow; the position is cut.
+        public var isFar = false
+        /// The stamp, corrected by the front-end's difference from the others where it is large.
+        public var time: EventTime
+    }
+
+    public func locate(boot: UInt64, stamp: EventTime) -> Location {
+        for frontEnd in frontEnds where frontEnd.boot == boot {
+            let position = stamp.milliseconds - frontEnd.stampOffset
+            let skew = frontEnd.stampOffset - (wallOffset ?? frontEnd.stampOffset)
+            return Location(
+                position: min(position, now + Self.furthest), isFar: position > now + Self.furthest,
+                time: abs(skew) > Self.tolerated ? stamp + -skew : stamp)
+        }
+        return Location(position: nil, time: stamp)
+    }
+
+    /// Watched time as people read it; `nil` before the first beacon.
+    public func wallTime(of position: Int64) -> EventTime? {
+        wallOffset.map { EventTime(milliseconds: position + $0) }
+    }
+
+    // MARK: - Snapshots
+
+    public func append(to bytes: inout ByteBuffer) {
+        bytes.appendLittleEndian(now)
+        bytes.appendLittleEndian(reopened)
+        bytes.append(isHeld ? 1 : 0)
+        bytes.append(wallOffset == nil ? 0 : 1)
+        bytes.appendLittleEndian(wallOffset ?? 0)
+        bytes.appendLittleEndian(UInt32(frontEnds.count))
+        for frontEnd in frontEnds {
+            bytes.append(frontEnd.name.count)
+            bytes.append(frontEnd.name.span)
+            bytes.appendLittleEndian(frontEnd.boot)
+            bytes.appendLittleEndian(frontEnd.monotonic)
+            bytes.appendLittleEndian(frontEnd.position)
+            bytes.appendLittleEndian(frontEnd.odometer)
+            bytes.appendLittleEndian(frontEnd.missed)
+            bytes.appendLittleEndian(frontEnd.stampOffset)
+            bytes.append(frontEnd.isLossy ? 1 : 0)
+        }
+        bytes.appendLittleEndian(UInt32(retiredBoots.count))
+        for boot in retiredBoots { bytes.appendLittleEndian(boot) }
+        bytes.appendLittleEndian(UInt32(expelled.count))
+        for name in expelled {
+            bytes.append(name.count)
+            bytes.append(name.span)
+        }
+    }
+
+    /// Reads what `append(to:)` wrote; `nil` if it is damaged.
+    public init?(
+        reading reader: inout ByteReader, of bytes: Span<UInt8>, silence: Int64, expulsion: Int64
+    ) {
+        self.init(silence: silence, expulsion: expulsion)
+        func name(_ reader: inout ByteReader) -> InlineText? {
+            guard let count = reader.littleEndian(UInt8.self),
+                let range = reader.take(Int(count)), count <= InlineText.capacity
+            else { return nil }
+            return InlineText(bytes.extracting(range))
+        }
+        guard let now = reader.littleEndian(Int64.self),
+            let reopened = reader.littleEndian(Int64.self),
+            let held = reader.littleEndian(UInt8.self),
+            let hasOffset = reader.littleEndian(UInt8.self),
+            let offset = reader.littleEndian(Int64.self),
+            let count = reader.littleEndian(UInt32.self)
+        else { return nil }
+        self.now = now
+        self.reopened = reopened
+        isHeld = held == 1
+        wallOffset = hasOffset == 1 ? offset : nil
+        for _ in 0..<count {
+            guard let name = name(&reader),
+                let boot = reader.littleEndian(UInt64.self),
+                let monotonic = reader.littleEndian(Int64.self),
+                let position = reader.littleEndian(Int64.self),
+                let odometer = reader.littleEndian(Int64.self),
+                let missed = reader.littleEndian(Int64.self),
+                let stampOffset = reader.littleEndian(Int64.self),
+                let lossy = reader.littleEndian(UInt8.self)
+            else { return nil }
+            frontEnds.append(
+                FrontEnd(
+                    name: name, boot: boot, monotonic: monotonic, position: position,
+                    odometer: odometer, missed: missed, stampOffset: stampOffset,
+                    isLossy: lossy == 1))
+        }
+        guard let boots = reader.littleEndian(UInt32.self) else { return nil }
+        for _ in 0..<boots {
+            guard let boot = reader.littleEndian(UInt64.self) else { return nil }
+            retiredBoots.append(boot)
+        }
+        guard let names = reader.littleEndian(UInt32.self) else { return nil }
+        for _ in 0..<names {
+            guard let name = name(&reader) else { return nil }
+            expelled.append(name)
+        }
+    }
+
+    /// The same clock under other limits.
+    public func with(silence: Int64, expulsion: Int64) -> WatchedTime {
+        var copy = WatchedTime(silence: silence, expulsion: expulsion)
+        copy.now = now
+        copy.reopened = reopened
+        copy.isHeld = isHeld
+        copy.wallOffset = wallOffset
+        copy.frontEnds = frontEnds
+        copy.retiredBoots = retiredBoots
+        copy.expelled = expelled
+        return copy
+    }
+}
