@@ -54,15 +54,15 @@ final class Connection {
     var minorVersion = 1
 
     /// A request that did not come in one piece: its head, then its body without its coding.
-    var input = ByteQueue()
+    let input = ByteQueue()
     var search = HeadSearch()
     var facts = HeadFacts()
     var headBytes = 0
     var bodyLimit = 0
     var chunked = ChunkedDecoder()
     /// Bytes behind a request whose answer is awaited. Reading pauses while there are any.
-    var held = ByteQueue()
-    var output = ByteQueue()
+    let held = ByteQueue()
+    let output = ByteQueue()
 
     var stream: StreamCore?
     var upgraded: (any UpgradedProtocol)?

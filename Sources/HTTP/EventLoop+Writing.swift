@@ -11,14 +11,18 @@ extension EventLoop {
         _ connection: Connection, _ status: Status, _ contentType: StaticString,
         _ headers: [Header], _ body: UnsafeRawBufferPointer
     ) {
-        beginAnswer(connection, status)
-        if !status.isBodyless {
-            emit("Content-Type: ", connection)
-            emit(contentType, connection)
-            emit("\r\nContent-Length: ", connection)
+        noteAnswer(connection, status)
+        if status.isBodyless {
+            emitStatusAndDate(connection, status)
+        } else {
+            if !answerStart.isFor(status, contentType) {
+                answerStart.make(status, contentType, dateLine)
+            }
+            unsafe answerStart.bytes.withUnsafeBytes { unsafe emit($0, connection) }
             emit(decimal: body.count, connection)
             emit("\r\n", connection)
         }
+        emitConnection(connection)
         if !headers.isEmpty { emit(headers, connection) }
         emit("\r\n", connection)
         if !status.isBodyless, !connection.isHead { unsafe emit(body, connection) }
@@ -52,17 +56,20 @@ extension EventLoop {
         connection.mayCloseAtOnce = false
     }
 
-    private func beginAnswer(_ connection: Connection, _ status: Status) {
+    private func noteAnswer(_ connection: Connection, _ status: Status) {
         precondition(connection.state == .answering, "a request was answered twice")
         if isDraining { connection.keepsAlive = false }
         tally.responses[min(5, status.rawValue / 100)] += 1
-        emit("HTTP/1.1 ", connection)
-        emit(decimal: status.rawValue, connection)
-        emit(" ", connection)
-        emit(status.reason, connection)
-        emit("\r\n", connection)
-        unsafe emit(UnsafeRawBufferPointer(dateLine), connection)
-        if status == .switchingProtocols { return }
+    }
+
+    private func emitStatusAndDate(_ connection: Connection, _ status: Status) {
+        var start = ByteBuffer()
+        start.appendStatus(status)
+        start.append(dateLine)
+        unsafe start.withUnsafeBytes { unsafe emit($0, connection) }
+    }
+
+    private func emitConnection(_ connection: Connection) {
         if !connection.keepsAlive {
             emit("Connection: close\r\n", connection)
         } else if connection.minorVersion == 0 {
@@ -99,7 +106,9 @@ extension EventLoop {
         _ headers: [Header]
     ) -> StreamCore {
         if connection.minorVersion == 0 { connection.keepsAlive = false }
-        beginAnswer(connection, status)
+        noteAnswer(connection, status)
+        emitStatusAndDate(connection, status)
+        emitConnection(connection)
         emit("Content-Type: ", connection)
         emit(contentType, connection)
         emit("\r\n", connection)
@@ -114,7 +123,8 @@ extension EventLoop {
         _ connection: Connection, _ name: StaticString, _ headers: [Header],
         _ handler: any UpgradedProtocol
     ) {
-        beginAnswer(connection, .switchingProtocols)
+        noteAnswer(connection, .switchingProtocols)
+        emitStatusAndDate(connection, .switchingProtocols)
         emit("Connection: Upgrade\r\nUpgrade: ", connection)
         emit(name, connection)
         emit("\r\n", connection)

@@ -49,11 +49,13 @@ internal import TLS
     /// Monotonic milliseconds, read once a round.
     var now: Int64
     private var nextTick: Int64
-    let dateLine: UnsafeMutableRawBufferPointer
+    private(set) var dateLine = ByteBuffer()
     private var dateSecond = 0
+    /// How the last answer started, which most likely is how the next one does.
+    let answerStart = AnswerStart()
     private var random: UInt64
 
-    var tally = LoopTally()
+    let tally = LoopTally()
     var hasHandled = false
     var isDraining = false
     private var drainDeadline: Int64 = 0
@@ -77,7 +79,6 @@ internal import TLS
         precondition(poll >= 0, "making an epoll instance: no file descriptors left")
         unsafe readBuffer = .allocate(byteCount: Self.readCapacity, alignment: 64)
         unsafe roundBuffer = .allocate(byteCount: Self.roundCapacity, alignment: 64)
-        unsafe dateLine = .allocate(byteCount: Self.dateLineBytes, alignment: 8)
         now = SystemClock.monotonicMilliseconds()
         nextTick = now
         random = SystemClock.monotonicNanoseconds() | 1
@@ -90,7 +91,6 @@ internal import TLS
         close(poll)
         unsafe readBuffer.deallocate()
         unsafe roundBuffer.deallocate()
-        unsafe dateLine.deallocate()
     }
 
     /// Serves until stopped or drained.
@@ -221,9 +221,7 @@ internal import TLS
         handler.tick()
     }
 
-    static let dateLineBytes = 37
-
-    /// `Date: …` with its line end, 37 bytes; formatted once a second.
+    /// `Date: …` with its line end; formatted once a second.
     private func updateDate() {
         var second = time(nil)
         guard second != dateSecond else { return }
@@ -234,8 +232,8 @@ internal import TLS
         // Names of days and months are English in the C locale, in which this process stays.
         let count = unsafe strftime(
             &text, text.count, "Date: %a, %d %b %Y %H:%M:%S GMT\r\n", &parts)
-        precondition(count == Self.dateLineBytes)
-        for index in 0..<count { unsafe dateLine[index] = UInt8(bitPattern: text[index]) }
+        dateLine = ByteBuffer(text[..<count].map { UInt8(bitPattern: $0) })
+        answerStart.forget()
     }
 
     /// 1 to 5 seconds, different from client to client.

@@ -54,7 +54,7 @@ final class LoopCounters: Sendable {
 }
 
 /// What a loop counts in plain memory, published once a round.
-struct LoopTally {
+final class LoopTally {
     var open = 0
     var accepted = 0
     var rejected = 0

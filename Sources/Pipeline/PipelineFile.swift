@@ -1,5 +1,3 @@
-internal import Bytes
-internal import Crypto
 public import Processors
 public import Schemas
 internal import System
@@ -51,7 +49,7 @@ public struct PipelineFile: Sendable {
     public static func load(_ path: String) throws(PipelineFileErrors) -> PipelineFile {
         let bytes: [UInt8]
         do throws(SystemError) {
-            bytes = try Files.read(path, limit: YAMLLimits().sizeBytes)
+            bytes = try FileSystem.bytes(of: path, limit: YAMLLimits().sizeBytes)
         } catch {
             throw PipelineFileErrors([PipelineFileError(path, nil, "\(error)")])
         }
@@ -80,7 +78,7 @@ public struct PipelineFile: Sendable {
     public static func loadFolder(_ path: String) throws(PipelineFileErrors) -> [PipelineFile] {
         let names: [String]
         do throws(SystemError) {
-            names = try Files.names(in: path)
+            names = try FileSystem.names(in: path)
         } catch {
             throw PipelineFileErrors([PipelineFileError(path, nil, "\(error)")])
         }
@@ -104,19 +102,12 @@ public struct PipelineFile: Sendable {
         return files
     }
 
-    /// Everything that the results depend on, one setting a line, in a fixed order: two files that
-    /// judge alike have the same text, however they are written.
-    public var canonicalSettings: String {
-        var text = "processor \(processor.name)\n"
-        switch processor {
-        case .tunnelHealth(let settings): text += settings.canonical
-        }
-        return text
-    }
-
-    /// Digest of the canonical settings; stored with the offset from which they hold.
+    /// Digest of the processor's settings; stored with the offset from which they hold. Two files
+    /// that judge alike have the same, however they are written.
     public var settingsRevision: String {
-        String(SHA256.hash(ByteBuffer(canonicalSettings.utf8).span).hex.prefix(16))
+        switch processor {
+        case .tunnelHealth(let settings): ProcessorSettings(settings).revision
+        }
     }
 }
 

@@ -224,7 +224,7 @@ struct PipelineFileReader {
     ) {
         for member in members {
             guard let entry = fields[member.name] else { continue }
-            let name = member.group.isEmpty ? member.name : "\(member.group).\(member.name)"
+            let name = member.fullName
             marks[name] = entry.value.mark
             let value =
                 switch member.unit {

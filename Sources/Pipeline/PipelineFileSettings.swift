@@ -1,4 +1,4 @@
-internal import Processors
+public import Processors
 
 /// A setting of `TunnelHealth` as files write it.
 struct TunnelHealthField: Sendable {
@@ -10,6 +10,9 @@ struct TunnelHealthField: Sendable {
     var path: any (WritableKeyPath<TunnelHealthSettings, Int64> & Sendable)
     var unit: Unit
     var range: ClosedRange<Int64>
+
+    /// As messages and the canonical text write it: `flapping.within`.
+    var fullName: String { group.isEmpty ? name : "\(group).\(name)" }
 
     private static let second: Int64 = 1_000
     private static let minute: Int64 = 60_000
@@ -54,10 +57,29 @@ extension TunnelHealthSettings {
     /// One `name milliseconds-or-count` a line, in a fixed order.
     var canonical: String {
         var text = ""
-        for field in TunnelHealthField.all {
-            if !field.group.isEmpty { text += "\(field.group)." }
-            text += "\(field.name) \(self[keyPath: field.path])\n"
-        }
+        for field in TunnelHealthField.all { text += "\(field.fullName) \(self[keyPath: field.path])\n" }
         return text
+    }
+
+    /// Reads what `canonical` wrote. A setting that the text does not have keeps its default: the
+    /// text may be older than the setting.
+    /// - Returns: `nil` for a setting that this release does not know, or a value out of its range.
+    init?(canonical text: String) {
+        self.init()
+        for line in text.split(separator: "\n") {
+            let words = line.split(separator: " ")
+            guard words.count == 2, let value = Int64(words[1]),
+                let field = TunnelHealthField.all.first(where: { $0.fullName == words[0] }),
+                field.range.contains(value)
+            else { return nil }
+            self[keyPath: field.path] = value
+        }
+    }
+}
+
+extension ProcessorSettings where Values == TunnelHealthSettings {
+    /// The settings with their canonical text.
+    public init(_ settings: TunnelHealthSettings) {
+        self.init(settings, text: settings.canonical) { TunnelHealthSettings(canonical: $0) }
     }
 }

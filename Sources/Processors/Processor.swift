@@ -38,6 +38,20 @@ public protocol Processor: Sendable {
 
     /// New settings from here on.
     mutating func reconfigure(_ settings: Settings)
+
+    /// Whether the event says that the way from a front-end to the log is open.
+    static func isBeacon(_ event: Event) -> Bool
+}
+
+extension Processor {
+    /// Topics other than `heartbeats` have no beacons.
+    @inlinable public static func isBeacon(_ event: Event) -> Bool { false }
+}
+
+extension Processor where Event == HeartbeatsEvent {
+    @inlinable public static func isBeacon(_ event: HeartbeatsEvent) -> Bool {
+        if case .beacon = event { true } else { false }
+    }
 }
 
 /// Turns a record of the source topic into an event. One for each worker.
@@ -91,44 +105,10 @@ public struct Effects: Sendable {
         for index in rows.indices { rows[index].removeAll() }
         outbox.removeAll()
     }
-}
 
-/// Events that follow from a commit, in the order of their sequence.
-public struct OutboxBuffer: Sendable {
-    public struct Entry: Sendable {
-        public var sequence: Int64
-        public var topic: Topic
-        public var time: EventTime
-        /// The log offset that caused the event.
-        public var origin: Int64
-        public var key: Range<Int>
-        public var value: Range<Int>
-    }
-
-    public private(set) var entries: ContiguousArray<Entry> = []
-    public private(set) var bytes = ByteBuffer()
-
-    public init() {}
-
-    public var count: Int { entries.count }
-    public var isEmpty: Bool { entries.isEmpty }
-
-    public mutating func append(
-        sequence: Int64, topic: Topic, key: Span<UInt8>, time: EventTime, origin: Int64,
-        _ write: (inout ByteBuffer) -> Void
-    ) {
-        let keyStart = bytes.count
-        bytes.append(key)
-        let valueStart = bytes.count
-        write(&bytes)
-        entries.append(
-            Entry(
-                sequence: sequence, topic: topic, time: time, origin: origin,
-                key: keyStart..<valueStart, value: valueStart..<bytes.count))
-    }
-
-    public mutating func removeAll() {
-        entries.removeAll(keepingCapacity: true)
-        bytes.removeAll()
+    /// Gives what was gathered away, in exchange for (empty) buffers whose capacity is used next.
+    public mutating func exchange(rows: inout [RowBuffer], outbox: inout OutboxBuffer) {
+        swap(&self.rows, &rows)
+        swap(&self.outbox, &outbox)
     }
 }

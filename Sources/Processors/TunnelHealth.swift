@@ -142,7 +142,9 @@ public struct TunnelHealth: Processor {
     }
 
     private func isDueForRefresh(_ slot: DeviceSlot) -> Bool {
-        slot.lastSeen - Int64(slot.storedSeen) * 1_000 >= settings.refresh
+        let age = slot.lastSeen - Int64(slot.storedSeen) * 1_000
+        // A correction of a front-end's clock took `lastSeen` back: what is stored is in the future.
+        return age < 0 || age >= settings.refresh
     }
 
     /// Handshakes before the year 2000 are zero times in one disguise or another: never.

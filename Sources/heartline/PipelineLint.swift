@@ -33,11 +33,11 @@ enum PipelineFiles {
     static func paths(_ arguments: Arguments) throws -> [String] {
         if !arguments.operands.isEmpty { return arguments.operands }
         let folder = arguments.text("pipelines")
-        guard Files.isDirectory(folder) else {
+        guard FileSystem.isDirectory(folder) else {
             throw Failure(
                 "reading pipelines: there is no folder \(folder); name files, or --pipelines DIR")
         }
-        return try Files.names(in: folder).filter { $0.hasSuffix(".yaml") || $0.hasSuffix(".yml") }
+        return try FileSystem.names(in: folder).filter { $0.hasSuffix(".yaml") || $0.hasSuffix(".yml") }
             .map { "\(folder)/\($0)" }
     }
 }

@@ -4,10 +4,10 @@ import System
 
 /// Every subcommand, in the order of the overview.
 let commands: [Command] = [
-    PipelineLint.command,
-    PipelineTest.command,
+    Up.command, Demo.command, IngestCommand.command, ProcessCommand.command, Migrate.command,
+    TopicsCreate.command, DeviceAdd.command, DeviceList.command, DeviceShow.command,
+    Simulate.command, Status.command, PipelineLint.command, PipelineTest.command, Bench.command,
     Version.command,
-    Bench.command,
 ]
 
 /// Finds the command that the first words name.

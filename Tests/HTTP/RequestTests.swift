@@ -408,6 +408,22 @@ import Testing
         #expect(eventually { server.server.counters.connectionsOpen == 0 })
     }
 
+    @Test("A client that ends within a request has the answers before it, and nobody else has them")
+    func endWithinRequest() throws {
+        let server = try TestServer()
+        for _ in 0..<50 {
+            let client = try server.connect()
+            client.send(
+                "GET /about?first HTTP/1.1\r\nHost: a\r\n\r\n"
+                    + "POST /echo HTTP/1.1\r\nHost: a\r\nContent-Length: 10\r\n\r\nabc")
+            client.endOutput()
+            let next = try server.connect()
+            #expect(try next.request("GET /hello HTTP/1.1\r\nHost: a\r\n\r\n").text == "hello")
+            #expect(try client.readAnswer().text.contains(" first "))
+            #expect(client.isEnded())
+        }
+    }
+
     @Test("Handlers hear of rounds and of time")
     func roundsAndTicks() throws {
         let server = try TestServer()

@@ -81,6 +81,17 @@ import YAML
         #expect(plain.settingsRevision.utf8.count == 16)
     }
 
+    @Test("Settings come back from the text that snapshots keep") func canonicalText() throws {
+        var settings = TunnelHealthSettings()
+        settings.staleAfter = 20_000
+        settings.flappingWithin = 61_000
+        let stored = ProcessorSettings(settings)
+        #expect(stored.read(stored.text) == settings)
+        #expect(stored.read("stale_after 20000\n")?.staleAfter == 20_000)
+        #expect(stored.read("no_such_setting 1\n") == nil)
+        #expect(stored.read("recover_after 0\n") == nil)
+    }
+
     struct Wrong: Sendable, CustomTestStringConvertible {
         var testDescription: String
         var text: String

@@ -29,18 +29,6 @@ public enum Signals {
         return number > 0 ? Signal(rawValue: number) : nil
     }
 
-    /// Sends a signal to a process.
-    /// - Returns: `false` if there is no such process, or it is another user's.
-    @discardableResult
-    public static func send(_ signal: Signal, to process: Int32) -> Bool {
-        kill(process, signal.rawValue) == 0
-    }
-
-    /// Whether a process with this id exists.
-    public static func exists(_ process: Int32) -> Bool {
-        process > 0 && (kill(process, 0) == 0 || errno == EPERM)
-    }
-
     private static func sigset() -> sigset_t {
         var set = sigset_t()
         unsafe sigemptyset(&set)

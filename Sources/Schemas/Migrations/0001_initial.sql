@@ -82,7 +82,7 @@ COMMENT ON SEQUENCE heartline.registry_outbox_sequence IS 'Numbers the registry'
 -- The registry -----------------------------------------------------------------------------------
 
 CREATE TABLE heartline.network (
-    only boolean PRIMARY KEY DEFAULT true CHECK (only),
+    "only" boolean PRIMARY KEY DEFAULT true CHECK ("only"),
     prefix cidr NOT NULL,
     server_address inet NOT NULL,
     server_public_key text NOT NULL,

@@ -1,0 +1,67 @@
+public import Bytes
+
+/// Events for topics that follow from a commit, in the order of their sequence.
+public struct OutboxBuffer: Sendable {
+    public struct Entry: Sendable {
+        public var sequence: Int64
+        public var topic: Topic
+        public var time: EventTime
+        /// The log offset that caused the event.
+        public var origin: Int64
+        /// Where the key and the value stand in `bytes`.
+        public var key: Range<Int>
+        public var value: Range<Int>
+    }
+
+    public private(set) var entries: ContiguousArray<Entry> = []
+    public private(set) var bytes = ByteBuffer()
+
+    public init() {}
+
+    public var count: Int { entries.count }
+    public var isEmpty: Bool { entries.isEmpty }
+
+    public mutating func append(
+        sequence: Int64, topic: Topic, key: Span<UInt8>, time: EventTime, origin: Int64,
+        _ write: (inout ByteBuffer) -> Void
+    ) {
+        let keyStart = bytes.count
+        bytes.append(key)
+        let valueStart = bytes.count
+        write(&bytes)
+        entries.append(
+            Entry(
+                sequence: sequence, topic: topic, time: time, origin: origin,
+                key: keyStart..<valueStart, value: valueStart..<bytes.count))
+    }
+
+    /// Appends the entries of `other`, whose sequences must come after those here.
+    public mutating func append(_ other: OutboxBuffer) {
+        let shift = bytes.count
+        bytes.append(other.bytes)
+        for entry in other.entries {
+            var moved = entry
+            moved.key = (entry.key.lowerBound + shift)..<(entry.key.upperBound + shift)
+            moved.value = (entry.value.lowerBound + shift)..<(entry.value.upperBound + shift)
+            entries.append(moved)
+        }
+    }
+
+    /// The entries from `sequence` on.
+    public func suffix(from sequence: Int64) -> OutboxBuffer {
+        if isEmpty || entries[0].sequence >= sequence { return self }
+        var rest = OutboxBuffer()
+        for entry in entries where entry.sequence >= sequence {
+            rest.append(
+                sequence: entry.sequence, topic: entry.topic,
+                key: bytes.span.extracting(entry.key), time: entry.time, origin: entry.origin
+            ) { $0.append(ByteBuffer(copying: bytes.span.extracting(entry.value))) }
+        }
+        return rest
+    }
+
+    public mutating func removeAll() {
+        entries.removeAll(keepingCapacity: true)
+        bytes.removeAll()
+    }
+}

@@ -1,0 +1,307 @@
+internal import Bytes
+internal import Postgres
+internal import Schemas
+internal import System
+
+/// The connection of a `PostgresSink` and what it does with it. Belongs to the sink's thread.
+final class PostgresSession {
+    let settings: PostgresSink.Settings
+    let tables: [TableStatements]
+    var connection: PostgresConnection?
+    var columns = RowColumns()
+    /// The day (since 1970, UTC) for which the day partitions were made.
+    private var partitionedDay: Int64 = .min
+    /// The end of a transaction was sent and its answer has not come: if the connection is lost now,
+    /// nobody knows what happened.
+    var isInDoubt = false
+    /// Staging tables that the connection has.
+    var staged: Set<Int> = []
+
+    init(_ settings: PostgresSink.Settings) {
+        self.settings = settings
+        tables = settings.tables.enumerated().map { TableStatements($1, index: $0) }
+    }
+
+    func close() {
+        connection?.close()
+        connection = nil
+    }
+
+    func carryOut(_ request: StoreRequest) -> StoreReply.Outcome {
+        do throws(PostgresError) {
+            return try perform(request, try connect())
+        } catch {
+            dropIfBroken()
+            return .failed(failure(error, mayHaveCommitted: false))
+        }
+    }
+
+    private func perform(
+        _ request: StoreRequest, _ connection: PostgresConnection
+    ) throws(PostgresError) -> StoreReply.Outcome {
+        let partition = request.partition
+        switch request.action {
+        case .claim(let start): return try claim(partition, start: start, connection)
+        case .commit(let commit): return self.commit(commit, of: partition, connection)
+        case .verify: return try verify(partition, connection)
+        case .deleteOutbox(let source, let through):
+            return try deleteOutbox(source, partition, through: through, connection)
+        case .openIngestSilent(let since):
+            return try openIngestSilent(since: since, connection)
+        case .resolveIngestSilent(let beacon):
+            return try resolveIngestSilent(beacon, connection)
+        }
+    }
+
+    private func deleteOutbox(
+        _ source: OutboxSource, _ partition: Int32, through: Int64,
+        _ connection: PostgresConnection
+    ) throws(PostgresError) -> StoreReply.Outcome {
+        try connection.execute(
+            Self.deletion, .text(source.name(pipeline: settings.pipeline)), .int4(partition),
+            .int8(through))
+        return .outboxDeleted
+    }
+
+    /// A broken connection is given up; the next request makes a new one.
+    func dropIfBroken() {
+        guard let connection else { return }
+        connection.rollBack()
+        if !connection.isUsable || connection.transactionStatus != .idle { close() }
+    }
+
+    func failure(_ error: PostgresError, mayHaveCommitted: Bool) -> StoreFailure {
+        let kind: StoreFailure.Kind =
+            if error.isConnectionLoss || error.isConnectionBroken {
+                mayHaveCommitted ? .outcomeUnknown : .unavailable
+            } else if error.sqlState?.classCode == "53" {
+                .outOfResources
+            } else if error
+                .isRetryable
+            { .unavailable } else { .refused }
+        return StoreFailure(kind, error.description)
+    }
+
+    // MARK: - Connecting
+
+    private func connect() throws(PostgresError) -> PostgresConnection {
+        let today = SystemClock.wallMilliseconds() / 86_400_000
+        if let connection, connection.isUsable {
+            if today != partitionedDay { makeDayPartitions(today, connection) }
+            return connection
+        }
+        close()
+        staged.removeAll()
+        var options = PostgresOptions(applicationName: "heartline \(settings.pipeline)")
+        options.connectTimeout = .seconds(5)
+        let made = try PostgresConnection(settings.address, options: options)
+        // A session that we lost must not hold its row locks for long.
+        try made.run("SET idle_in_transaction_session_timeout = '60s'")
+        connection = made
+        makeDayPartitions(today, made)
+        return made
+    }
+
+    /// Outside of any commit. Without them rows go to the default partition, so a failure is not one
+    /// of the commit.
+    private func makeDayPartitions(_ today: Int64, _ connection: PostgresConnection) {
+        partitionedDay = today
+        do throws(PostgresError) {
+            try connection.execute(
+                """
+                SELECT heartline.ensure_day_partitions(
+                    (now() AT TIME ZONE 'UTC')::date, (now() AT TIME ZONE 'UTC')::date + 2)
+                """)
+        } catch {
+            // Tried again with the next connection or day.
+            Log.warning("making day partitions did not work", ["error": "\(error)"])
+        }
+    }
+
+    // MARK: - Claims
+
+    private static let claim = PreparedStatement(
+        "claim",
+        """
+        INSERT INTO heartline.stream_partitions AS p
+            (pipeline, partition, epoch, next_offset, start_offset, owner)
+        VALUES ($1, $2, 1, $3, $3, $4)
+        ON CONFLICT (pipeline, partition)
+            DO UPDATE SET epoch = p.epoch + 1, owner = excluded.owner
+        RETURNING epoch
+        """)
+    private static let load = PreparedStatement(
+        "load",
+        """
+        SELECT epoch, next_offset, start_offset, outbox_sequence, settings_revision
+          FROM heartline.stream_partitions WHERE pipeline = $1 AND partition = $2
+        """)
+    private static let loadSnapshot = PreparedStatement(
+        "load snapshot",
+        """
+        SELECT bytes FROM heartline.snapshots WHERE pipeline = $1 AND partition = $2 ORDER BY chunk
+        """)
+    private static let loadOutbox = PreparedStatement(
+        "load outbox",
+        """
+        SELECT sequence, topic, key, value, record_time
+          FROM heartline.outbox WHERE source = $1 AND partition = $2 ORDER BY sequence
+        """)
+    private static let deletion = PreparedStatement(
+        "delete outbox",
+        "DELETE FROM heartline.outbox WHERE source = $1 AND partition = $2 AND sequence <= $3")
+
+    private func claim(
+        _ partition: Int32, start: Int64, _ connection: PostgresConnection
+    ) throws(PostgresError) -> StoreReply.Outcome {
+        let name = PostgresValue.text(settings.pipeline)
+        let epoch = try connection.execute(
+            Self.claim, name, .int4(partition), .int8(start), .text(settings.owner)
+        ).only().int8(0)
+        // One view of offset, state and outbox.
+        try connection.run("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
+        let row = try connection.execute(Self.load, name, .int4(partition)).only()
+        var snapshot: ByteBuffer?
+        let chunks = try connection.execute(Self.loadSnapshot, name, .int4(partition))
+        for chunk in chunks {
+            let bytes = try chunk.bytea(0)
+            if snapshot == nil { snapshot = bytes } else { snapshot?.append(bytes) }
+        }
+        var leftovers: [OutboxSource: OutboxBuffer] = [:]
+        for source in OutboxSource.allCases where source != .ingestSilent || partition == 0 {
+            let events = try outbox(source, partition, connection)
+            if !events.isEmpty { leftovers[source] = events }
+        }
+        try connection.run("COMMIT")
+        let stored = try row.int8(0)
+        guard stored == epoch else { return .fenced }
+        return .claimed(
+            PartitionClaim(
+                epoch: epoch, nextOffset: try row.int8(1), startOffset: try row.int8(2),
+                outboxSequence: try row.int8(3), settingsRevision: try row.text(4),
+                snapshot: snapshot, leftovers: leftovers))
+    }
+
+    private func outbox(
+        _ source: OutboxSource, _ partition: Int32, _ connection: PostgresConnection
+    ) throws(PostgresError) -> OutboxBuffer {
+        var events = OutboxBuffer()
+        let rows = try connection.execute(
+            Self.loadOutbox, .text(source.name(pipeline: settings.pipeline)), .int4(partition))
+        for row in rows {
+            let name = try row.text(1)
+            guard let topic = Topic(rawValue: name) else {
+                throw PostgresError(
+                    .reading, "heartline.outbox", "topic \(name) is not known to this release")
+            }
+            let value = try row.bytea(3)
+            let time = EventTime(milliseconds: try row.timestamptz(4) / 1_000 + 946_684_800_000)
+            let sequence = try row.int8(0)
+            let key = try row.bytea(2)
+            events.append(
+                sequence: sequence, topic: topic, key: key.span, time: time, origin: -1
+            ) { $0.append(value) }
+        }
+        return events
+    }
+
+    private func verify(
+        _ partition: Int32, _ connection: PostgresConnection
+    ) throws(PostgresError) -> StoreReply.Outcome {
+        let rows = try connection.execute(
+            Self.load, .text(settings.pipeline), .int4(partition))
+        guard let row = rows.first else { return .fenced }
+        return .verified(
+            epoch: try row.int8(0), nextOffset: try row.int8(1),
+            rejected: try outbox(.rejectedRows, partition, connection))
+    }
+
+    // MARK: - ingest-silent
+
+    private static let lastSilence = PreparedStatement(
+        "last silence",
+        """
+        SELECT episode, opened_at, resolved_at FROM heartline.alerts
+         WHERE kind = 'ingest-silent' AND entity = 'fleet' ORDER BY episode DESC LIMIT 1
+        """)
+
+    private func openIngestSilent(
+        since: EventTime?, _ connection: PostgresConnection
+    ) throws(PostgresError) -> StoreReply.Outcome {
+        var episode: Int64 = 0
+        let found = try connection.execute(Self.lastSilence).first
+        if let last = found {
+            let lastResolved = try last.optionalTimestamptz(2)
+            guard let resolved = lastResolved else {
+                return .ingestSilent(isOpen: true, event: OutboxBuffer())
+            }
+            // Another worker saw a later beacon than we: there is no silence.
+            if let since, resolved > since.postgresMicroseconds {
+                return .ingestSilent(isOpen: false, event: OutboxBuffer())
+            }
+            episode = try last.int8(0) + 1
+        }
+        let time = since ?? EventTime(milliseconds: SystemClock.wallMilliseconds())
+        let entity = ByteBuffer("fleet".utf8)
+        let id = AlertID.make(kind: .ingestSilent, entity: entity.span, episode: episode)
+        let event = silenceEvent(id, isOpen: true, episode: episode, at: time)
+        var pipeline = PostgresPipeline()
+        pipeline.append(
+            """
+            INSERT INTO heartline.alerts
+                (alert_id, kind, entity, episode, partition, reason, opened_at)
+            VALUES ($1, 'ingest-silent', 'fleet', $2, 0, 'no-beacons', $3)
+            ON CONFLICT (alert_id) DO NOTHING
+            """,
+            PostgresParameters(
+                .uuid(id.high, id.low), .int8(episode), .timestamptz(time.postgresMicroseconds)))
+        insert(event, .ingestSilent, 0, into: &pipeline)
+        try connection.run(pipeline)
+        return .ingestSilent(isOpen: true, event: event)
+    }
+
+    private func resolveIngestSilent(
+        _ beacon: EventTime, _ connection: PostgresConnection
+    ) throws(PostgresError) -> StoreReply.Outcome {
+        let found = try connection.execute(Self.lastSilence).first
+        guard let last = found else { return .ingestSilent(isOpen: false, event: OutboxBuffer()) }
+        let resolved = try last.optionalTimestamptz(2)
+        if resolved != nil { return .ingestSilent(isOpen: false, event: OutboxBuffer()) }
+        // A beacon from before the silence, read late, ends nothing.
+        let opened = try last.timestamptz(1)
+        if opened >= beacon.postgresMicroseconds {
+            return .ingestSilent(isOpen: true, event: OutboxBuffer())
+        }
+        let episode = try last.int8(0)
+        let entity = ByteBuffer("fleet".utf8)
+        let id = AlertID.make(kind: .ingestSilent, entity: entity.span, episode: episode)
+        let event = silenceEvent(id, isOpen: false, episode: episode, at: beacon)
+        var pipeline = PostgresPipeline()
+        pipeline.append(
+            """
+            UPDATE heartline.alerts SET resolved_at = $2
+             WHERE alert_id = $1 AND resolved_at IS NULL
+            """,
+            PostgresParameters(
+                .uuid(id.high, id.low), .timestamptz(beacon.postgresMicroseconds)))
+        insert(event, .ingestSilent, 0, into: &pipeline)
+        try connection.run(pipeline)
+        return .ingestSilent(isOpen: false, event: event)
+    }
+
+    private func silenceEvent(
+        _ id: DeviceID, isOpen: Bool, episode: Int64, at time: EventTime
+    ) -> OutboxBuffer {
+        var event = OutboxBuffer()
+        let entity = ByteBuffer("fleet".utf8)
+        event.append(
+            sequence: episode * 2 + (isOpen ? 0 : 1), topic: .alerts, key: entity.span, time: time,
+            origin: -1
+        ) {
+            $0.append(
+                alert: id, kind: .ingestSilent, isOpen: isOpen, entity: entity.span,
+                reason: isOpen ? "no-beacons" : "reports-again", at: time)
+        }
+        return event
+    }
+}

@@ -1,0 +1,28 @@
+import Postgres
+import System
+
+/// How commands that look at an instance find it: `--data DIR` of a running one, or `--database`.
+enum DatabaseAccess {
+    static let options: [Option] = [
+        .path("data", "DIR", default: "data", "data directory of a running instance"),
+        .text(
+            "database", "URL",
+            "address of its PostgreSQL, as libpq takes it; without it: the running instance of --data"
+        ),
+    ]
+
+    static func address(_ arguments: Arguments) throws -> String {
+        if let address = arguments.optionalText("database") { return address }
+        return try RunFile.read(in: arguments.text("data")).database
+    }
+
+    static func connect(_ arguments: Arguments, as role: String) throws -> PostgresConnection {
+        try PostgresConnection(
+            address(arguments), options: PostgresOptions(applicationName: "heartline \(role)"))
+    }
+}
+
+/// Microseconds since 2000, as PostgreSQL has them, as milliseconds since 1970.
+func milliseconds(postgres microseconds: Int64) -> Int64 {
+    microseconds / 1_000 + 946_684_800_000
+}

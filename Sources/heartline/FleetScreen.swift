@@ -1,0 +1,108 @@
+import Schemas
+
+/// A fleet's status as text for people.
+enum FleetScreen {
+    private static let width = 40
+
+    private static func color(_ state: String) -> String {
+        switch state {
+        case "healthy": "32"
+        case "stale", "recovering": "33"
+        case "down", "offline": "31"
+        default: "90"
+        }
+    }
+
+    /// - Parameters:
+    ///   - colors: for a terminal.
+    ///   - drawing: of a state, beside its count; without it a bar.
+    static func text(
+        _ status: FleetStatus, since earlier: FleetStatus?, colors: Bool,
+        drawing: ((String) -> String)? = nil
+    ) -> String {
+        let known = status.states.values.reduce(0, +)
+        var text = "devices  \(status.registered) in the registry, \(known) judged\n"
+        for state in FleetStatus.states {
+            let count = status.states[state] ?? 0
+            guard count > 0 || drawing?(state).contains(where: { $0 != " " }) == true else {
+                continue
+            }
+            let filled = Int((Double(count) / Double(max(1, known)) * Double(width)).rounded())
+            let bar = drawing?(state) ?? String(repeating: "█", count: max(1, filled))
+            text += "  " + pad(state, 11) + right("\(count)", 9) + "  "
+            text += colors ? "\u{1B}[\(color(state))m\(bar)\u{1B}[0m\n" : bar + "\n"
+        }
+        text += "\nalerts   "
+        if status.alerts.isEmpty { text += "none open\n" }
+        for (index, alert) in status.alerts.enumerated() {
+            let age = age(status.now - alert.oldest)
+            text += "\(index == 0 ? "" : "         ")\(alert.count) \(alert.kind), the oldest for \(age)\n"
+        }
+        if !status.changes.isEmpty {
+            text += "\nlatest   "
+            for (index, change) in status.changes.enumerated() {
+                let age = age(status.now - change.at)
+                text += "\(index == 0 ? "" : "         ")\(change.device.shortened)  "
+                text += "\(change.from) → \(change.to) (\(change.reason)) \(age) ago\n"
+            }
+        }
+        text += "\n" + pad("pipeline", 20) + right("partition", 10) + right("committed", 14)
+        text += right("lag", 10) + "  last commit\n"
+        for partition in status.partitions {
+            text += pad(partition.pipeline, 20) + right("\(partition.partition)", 10)
+            text += right("\(partition.committed)", 14)
+            text += right(partition.lag.map { "\($0)" } ?? "?", 10)
+            text += "  \(age(status.now - partition.updatedAt)) ago\n"
+        }
+        if status.partitions.isEmpty { text += "no pipeline has stored anything yet\n" }
+        if let stored = status.storedPerSecond(since: earlier) {
+            text += "\nrecords  "
+            if let read = status.recordsPerSecond(since: earlier) { text += "\(rate(read)) in, " }
+            text += "\(rate(stored)) stored"
+            if status.outbox > 0 { text += ", \(status.outbox) events to be published" }
+            text += "\n"
+        }
+        return text
+    }
+
+    /// A number over time, each sample as high as its part of the greatest.
+    static func sparkline(_ samples: [Int64]) -> String {
+        let steps = Array("▁▂▃▄▅▆▇█")
+        let greatest = max(1, samples.max() ?? 1)
+        return String(
+            samples.map { sample in
+                sample == 0 ? " " : steps[Int(sample * Int64(steps.count - 1) / greatest)]
+            })
+    }
+
+    /// One line, for where no terminal is.
+    static func line(_ status: FleetStatus) -> String {
+        let parts = FleetStatus.states.compactMap { state in
+            status.states[state].flatMap { $0 == 0 ? nil : "\(state) \($0)" }
+        }
+        let open = status.alerts.map(\.count).reduce(0, +)
+        return (parts.isEmpty ? "no device judged yet" : parts.joined(separator: ", "))
+            + "; \(open) alerts open"
+    }
+
+    private static func rate(_ perSecond: Double) -> String {
+        perSecond < 10 ? "\(Double(Int(perSecond * 10)) / 10)/s" : "\(Int(perSecond.rounded()))/s"
+    }
+
+    /// The largest two units of a length of time, to the second.
+    static func age(_ milliseconds: Int64) -> String {
+        let seconds = max(0, milliseconds / 1_000)
+        if seconds < 60 { return "\(seconds)s" }
+        if seconds < 3_600 { return "\(seconds / 60)m \(seconds % 60)s" }
+        if seconds < 86_400 { return "\(seconds / 3_600)h \(seconds % 3_600 / 60)m" }
+        return "\(seconds / 86_400)d \(seconds % 86_400 / 3_600)h"
+    }
+
+    static func pad(_ text: String, _ width: Int) -> String {
+        text + String(repeating: " ", count: max(1, width - text.count))
+    }
+
+    static func right(_ text: String, _ width: Int) -> String {
+        String(repeating: " ", count: max(1, width - text.count)) + text
+    }
+}

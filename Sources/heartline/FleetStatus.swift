@@ -1,0 +1,125 @@
+import EventLog
+import Postgres
+import Schemas
+import System
+
+/// What the database, and where it is at hand the log, say of an instance now.
+struct FleetStatus {
+    struct Partition {
+        var pipeline: String
+        var partition: Int32
+        var committed: Int64
+        var updatedAt: Int64
+        var owner: String
+        /// The offset that the next record gets; `nil` where the log is not at hand.
+        var end: Int64?
+
+        var lag: Int64? { end.map { max(0, $0 - committed) } }
+    }
+
+    struct OpenAlerts {
+        var kind: String
+        var count: Int64
+        var oldest: Int64
+    }
+
+    struct Change {
+        var device: DeviceID
+        var from: String
+        var to: String
+        var reason: String
+        var at: Int64
+    }
+
+    /// In the order of the state table, strongest first.
+    static let states = [
+        "suspended", "offline", "stopped", "recovering", "down", "stale", "healthy", "unknown",
+    ]
+
+    var now: Int64 = 0
+    var monotonic: Int64 = 0
+    var registered: Int64 = 0
+    var states: [String: Int64] = [:]
+    var alerts: [OpenAlerts] = []
+    var partitions: [Partition] = []
+    var changes: [Change] = []
+    /// Events that wait to be published.
+    var outbox: Int64 = 0
+
+    /// - Parameter log: the instance's embedded log, for the ends of its partitions.
+    init(_ connection: PostgresConnection, log: EmbeddedLog?) throws {
+        now = SystemClock.wallMilliseconds()
+        monotonic = SystemClock.monotonicMilliseconds()
+        registered = try connection.execute("SELECT count(*) FROM heartline.devices").only().int8(0)
+        outbox = try connection.execute("SELECT count(*) FROM heartline.outbox").only().int8(0)
+        for row in try connection.execute(
+            "SELECT state, count(*) FROM heartline.device_status WHERE state <> 'removed' GROUP BY state"
+        ) {
+            states[try row.text(0)] = try row.int8(1)
+        }
+        for row in try connection.execute(
+            """
+            SELECT kind, count(*), min(opened_at) FROM heartline.alerts
+             WHERE resolved_at IS NULL GROUP BY kind ORDER BY kind
+            """)
+        {
+            alerts.append(
+                OpenAlerts(
+                    kind: try row.text(0), count: try row.int8(1),
+                    oldest: milliseconds(postgres: try row.timestamptz(2))))
+        }
+        for row in try connection.execute(
+            """
+            SELECT pipeline, partition, next_offset, updated_at, owner
+              FROM heartline.stream_partitions ORDER BY pipeline, partition
+            """)
+        {
+            partitions.append(
+                Partition(
+                    pipeline: try row.text(0), partition: try row.int4(1),
+                    committed: try row.int8(2),
+                    updatedAt: milliseconds(postgres: try row.timestamptz(3)),
+                    owner: try row.text(4)))
+        }
+        for row in try connection.execute(
+            """
+            SELECT s.device_id, e.state, s.state, s.reason, s.since
+              FROM (SELECT * FROM heartline.device_status ORDER BY since DESC LIMIT 5) s
+              JOIN heartline.device_state_ended e
+                ON e.device_id = s.device_id AND e.transition = s.transitions - 1
+             ORDER BY s.since DESC
+            """)
+        {
+            let (high, low) = try row.uuid(0)
+            changes.append(
+                Change(
+                    device: DeviceID(high: high, low: low), from: try row.text(1),
+                    to: try row.text(2), reason: try row.text(3),
+                    at: milliseconds(postgres: try row.timestamptz(4))))
+        }
+        guard let log else { return }
+        for index in partitions.indices {
+            // Every pipeline of this version reads heartbeats.
+            partitions[index].end = try? log.offsets(
+                of: TopicPartition(.heartbeats, partitions[index].partition)
+            ).next
+        }
+    }
+
+    /// Records of the log a second since `earlier`; `nil` where that cannot be told.
+    func recordsPerSecond(since earlier: FleetStatus?) -> Double? {
+        guard let earlier, monotonic > earlier.monotonic else { return nil }
+        let before = earlier.partitions.compactMap(\.end).reduce(0, +)
+        let after = partitions.compactMap(\.end).reduce(0, +)
+        guard partitions.contains(where: { $0.end != nil }), after >= before else { return nil }
+        return Double(after - before) * 1_000 / Double(monotonic - earlier.monotonic)
+    }
+
+    /// The same for what pipelines have stored.
+    func storedPerSecond(since earlier: FleetStatus?) -> Double? {
+        guard let earlier, monotonic > earlier.monotonic else { return nil }
+        let before = earlier.partitions.map(\.committed).reduce(0, +)
+        let after = partitions.map(\.committed).reduce(0, +)
+        return Double(max(0, after - before)) * 1_000 / Double(monotonic - earlier.monotonic)
+    }
+}

@@ -1,0 +1,37 @@
+import System
+
+/// `heartline ingest`.
+enum IngestCommand {
+    static let command = Command(
+        name: "ingest", summary: "the front-end alone: takes in what devices say",
+        details: """
+            For installations of several processes. The database must have been migrated and the topics made;
+            SERVER_SALT and HEARTLINE_SECRET_KEY must be in the environment. The log is the one under --data.
+            """,
+        options: [
+            InstanceOptions.data, requiredDatabase, InstanceOptions.partitions,
+            InstanceOptions.retention,
+        ] + InstanceOptions.frontEnd + InstanceOptions.logging
+    ) { arguments in
+        Signals.hold()
+        InstanceOptions.configureLog(arguments)
+        try requireDatabase(arguments)
+        let instance = Instance(
+            try Service.settings(arguments, roles: .ingest, preparesAll: false))
+        return try Service.run(instance, arguments) { instance in
+            guard let frontEnd = instance.frontEnd else { return }
+            Terminal.write(
+                "heartline \(Version.current) takes heartbeats at \(instance.url)/api/v1/heartbeat; operators: \(frontEnd.adminURL)/readyz\n"
+            )
+        }
+    }
+
+    static let requiredDatabase = Option.text(
+        "database", "URL", "address of PostgreSQL, as libpq takes it; needed")
+
+    static func requireDatabase(_ arguments: Arguments) throws {
+        guard arguments.optionalText("database") != nil else {
+            throw UsageError("--database is needed: this role starts no PostgreSQL of its own")
+        }
+    }
+}

@@ -1,0 +1,276 @@
+import EventLog
+import Foundation
+import HTTP
+import Ingest
+import Pipeline
+import Postgres
+import Schemas
+import Synchronization
+import System
+
+/// What runs in one process, and its way up and down.
+///
+/// Used by the main thread alone, which waits for signals; everything that works has threads of its
+/// own.
+final class Instance {
+    struct Roles: OptionSet {
+        var rawValue: Int
+        static let ingest = Roles(rawValue: 1)
+        static let process = Roles(rawValue: 2)
+    }
+
+    struct Settings {
+        var roles: Roles
+        /// Absolute.
+        var data: String
+        /// `nil`: a private PostgreSQL under `data`.
+        var database: String?
+        var pipelines: [PipelineFile]
+        var partitions: Int32?
+        var retentionBytes: Int64
+        /// Makes the front-end's settings once the secrets are known; `nil` without that role.
+        var frontEnd: ((ServerSecrets) throws -> FrontEndSettings)?
+        /// Makes missing secrets and brings the database up to date: what `up` does and the roles of
+        /// a larger installation leave to an operator.
+        var preparesAll = true
+        var network: String?
+        /// Ports that are taken are no error: the system chooses others.
+        var frontEndTakesAnyPort = false
+    }
+
+    /// Time for an orderly end, in milliseconds, before what is left is cut.
+    private static let stopMilliseconds: Int64 = 9_000
+
+    let settings: Settings
+    let readiness = Readiness()
+    private(set) var databaseURL = ""
+    private(set) var secrets: ServerSecrets?
+    private(set) var frontEnd: FrontEnd<EmbeddedLog>?
+    private(set) var pipelines: [RunningPipeline] = []
+    private var isSecure = false
+    private var files: [PipelineFile]
+    private var privateDatabase: PrivateDatabase?
+    private(set) var eventLog: EmbeddedLog?
+    private var registryOutbox: RegistryOutbox?
+    private var lock: FileLock?
+
+    init(_ settings: Settings) {
+        self.settings = settings
+        files = settings.pipelines
+    }
+
+    /// Where devices send to; empty without a front-end.
+    var url: String { frontEnd?.url(isSecure: isSecure) ?? "" }
+
+    // MARK: - Up
+
+    /// Brings everything up; what was started is brought down again if that does not work out.
+    /// - Parameter progress: told what is done next, for people.
+    func start(_ progress: (String) -> Void) throws {
+        do {
+            try bringUp(progress)
+        } catch {
+            stop()
+            throw error
+        }
+    }
+
+    private func bringUp(_ progress: (String) -> Void) throws {
+        try takeLock()
+        if settings.roles.contains(.ingest) {
+            secrets = try SecretFiles.load(
+                environment: ProcessInfo.processInfo.environment,
+                directory: settings.preparesAll ? settings.data : nil)
+        }
+        if let address = settings.database {
+            databaseURL = address
+        } else {
+            progress("starting PostgreSQL under \(settings.data)/postgres")
+            var options = PrivateDatabase.Settings()
+            options.stopTimeout = .seconds(5)
+            let started = try PrivateDatabase.start(directory: settings.data, settings: options)
+            privateDatabase = started
+            databaseURL = started.url
+        }
+        try checkInterrupt()
+        let plan = try prepareDatabase(progress)
+        try checkInterrupt()
+        let log = try EmbeddedLog(directory: LogAccess.folder(in: settings.data))
+        eventLog = log
+        try plan.create(in: log, retentionBytes: settings.retentionBytes)
+        if settings.roles.contains(.process) { try startPipelines(log, plan) }
+        if let makeFrontEnd = settings.frontEnd, let secrets {
+            registryOutbox = RegistryOutbox(
+                log: log, databaseURL: databaseURL, readiness: readiness)
+            let frontEndSettings = try makeFrontEnd(secrets)
+            isSecure = frontEndSettings.server.tls != nil
+            let frontEnd = try bindFrontEnd(log, frontEndSettings)
+            self.frontEnd = frontEnd
+            try frontEnd.start()
+        }
+    }
+
+    private func bindFrontEnd(
+        _ log: EmbeddedLog, _ settings: FrontEndSettings
+    ) throws -> FrontEnd<EmbeddedLog> {
+        do {
+            return try FrontEnd(
+                log: log, databaseURL: databaseURL, settings: settings, readiness: readiness)
+        } catch let error as HTTPError where self.settings.frontEndTakesAnyPort {
+            Log.info("taking any port", ["error": "\(error)"])
+            var settings = settings
+            settings.server.address = try SocketAddress(host: "127.0.0.1", port: 0)
+            settings.admin?.address = try SocketAddress(host: "127.0.0.1", port: 0)
+            return try FrontEnd(
+                log: log, databaseURL: databaseURL, settings: settings, readiness: readiness)
+        }
+    }
+
+    private func takeLock() throws {
+        try FileSystem.makeDirectory(settings.data, mode: 0o755)
+        let role = settings.roles == [.ingest, .process] ? "up" : "role"
+        // The roles of a larger installation may stand side by side on one directory.
+        guard role == "up" else { return }
+        guard let taken = try FileLock.take("\(settings.data)/lock") else {
+            let other = try? RunFile.read(in: settings.data)
+            let who = other.map { "process \($0.pid)" } ?? "another process"
+            throw Failure(
+                "starting on \(settings.data): \(who) runs on it already; stop that one, or choose another --data"
+            )
+        }
+        lock = taken
+        // Left behind by one that was killed.
+        RunFile.remove(in: settings.data)
+    }
+
+    private func checkInterrupt() throws {
+        if let signal = Signals.wait(milliseconds: 0), signal != .hangup { throw Interrupted() }
+    }
+
+    private func prepareDatabase(_ progress: (String) -> Void) throws -> TopicPlan {
+        let connection = try PostgresConnection(
+            databaseURL, options: PostgresOptions(applicationName: "heartline"))
+        defer { connection.close() }
+        let migrations = try Migrations.load()
+        if settings.preparesAll {
+            let applied = try Migrator.migrate(connection, migrations)
+            if !applied.isEmpty { progress("brought the database to version \(applied.last?.number ?? 0)") }
+        } else {
+            try Migrator.check(connection, migrations)
+        }
+        let plan = try TopicPlan(connection, wanted: settings.partitions)
+        if let secrets {
+            let registry = try Registry(connection, secretKey: secrets.secretKey)
+            if settings.preparesAll {
+                var network = NetworkSettings()
+                if let prefix = settings.network { network.prefix = prefix }
+                try registry.prepareNetwork(network)
+            } else {
+                try registry.checkKey()
+            }
+        }
+        return plan
+    }
+
+    private func startPipelines(_ log: EmbeddedLog, _ plan: TopicPlan) throws {
+        let process = ProcessInfo.processInfo
+        for file in files {
+            pipelines.append(
+                try RunningPipeline(
+                    file, log: log, database: databaseURL,
+                    owner: "\(process.hostName)/\(process.processIdentifier)",
+                    outputPartitions: plan.partitions))
+        }
+    }
+
+    // MARK: - While it runs
+
+    /// Looks after what can fail while running and tells the readiness.
+    func look() {
+        for pipeline in pipelines {
+            let faults = pipeline.faults
+            readiness.set(
+                "pipeline \(pipeline.name)",
+                faults.isEmpty ? nil : faults.prefix(3).joined(separator: "; "))
+        }
+    }
+
+    /// Waits until every part is ready.
+    /// - Throws: what is not, after `seconds`; `Interrupted` at a signal that ends the process.
+    func waitUntilReady(seconds: Int64) throws {
+        let end = SystemClock.monotonicMilliseconds() + seconds * 1_000
+        while true {
+            look()
+            let unready = readiness.unready
+            if unready.isEmpty { return }
+            if SystemClock.monotonicMilliseconds() > end {
+                let reasons = unready.map { "\($0.part): \($0.reason)" }.joined(separator: "\n  ")
+                throw Failure("starting: not everything became ready:\n  \(reasons)")
+            }
+            if let signal = Signals.wait(milliseconds: 20), signal != .hangup {
+                throw Interrupted()
+            }
+        }
+    }
+
+    /// Takes the settings of changed pipeline files over. A fault in any file keeps all as they are.
+    func reload(_ load: () throws -> [PipelineFile]) {
+        let newest: [PipelineFile]
+        do {
+            newest = try load()
+        } catch {
+            Terminal.write("The old pipeline settings stay in force:\n\(error)\n", to: .errors)
+            return
+        }
+        for file in newest {
+            guard let index = files.firstIndex(where: { $0.name == file.name }),
+                let pipeline = pipelines.first(where: { $0.name == file.name })
+            else {
+                Terminal.write(
+                    "The pipeline \(file.name) is new: it starts with the next start.\n",
+                    to: .errors)
+                continue
+            }
+            if files[index].processor == file.processor {
+                Terminal.write("The pipeline \(file.name) has not changed.\n", to: .errors)
+            } else if case .tunnelHealth(let values) = file.processor {
+                pipeline.reconfigure(values)
+                files[index] = file
+                Terminal.write(
+                    "The pipeline \(file.name) goes on with settings \(file.settingsRevision).\n",
+                    to: .errors)
+            }
+        }
+        for file in files where !newest.contains(where: { $0.name == file.name }) {
+            Terminal.write(
+                "The pipeline \(file.name) has no file any more; it runs until the next stop.\n",
+                to: .errors)
+        }
+    }
+
+    // MARK: - Down
+
+    /// Ends everything in order: no more requests, what came is in the log, what was read is in the
+    /// tables.
+    func stop() {
+        let deadline = SystemClock.monotonicMilliseconds() + Self.stopMilliseconds
+        if lock != nil { RunFile.remove(in: settings.data) }
+        frontEnd?.stop()
+        for pipeline in pipelines {
+            pipeline.stop(
+                milliseconds: max(100, deadline - 2_000 - SystemClock.monotonicMilliseconds()))
+        }
+        registryOutbox?.stop()
+        eventLog?.close()
+        privateDatabase?.stop()
+        frontEnd = nil
+        pipelines = []
+        registryOutbox = nil
+        eventLog = nil
+        privateDatabase = nil
+        lock = nil
+    }
+}
+
+/// A signal came before everything was up: an orderly end.
+struct Interrupted: Error {}

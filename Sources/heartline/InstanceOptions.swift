@@ -1,0 +1,117 @@
+import Foundation
+import HTTP
+import Ingest
+import Pipeline
+import Schemas
+import System
+import TLS
+
+/// Options that `up`, `demo`, `ingest` and `process` share.
+enum InstanceOptions {
+    static let data = Option.path("data", "DIR", default: "data", "where everything is kept")
+    static let listen = Option.address("listen", default: "127.0.0.1:8080", "where devices come to")
+    static let admin = Option.address("admin", default: "127.0.0.1:8081", "where operators come to")
+    static let pipelines = Option.path(
+        "pipelines", "DIR", default: "pipelines",
+        "pipeline files; where the default is not there, tunnel health with its defaults")
+    static let partitions = Option.integer(
+        "partitions", 1...1_024,
+        "of every topic, when it is first made (default: \(TopicPlan.embeddedDefault))")
+    static let retention = Option.integer(
+        "retention-gib", 1...100_000, default: 8, "size in GiB above which a topic loses its oldest")
+    static let database = Option.text(
+        "database", "URL", "address of PostgreSQL, as libpq takes it")
+    static let loops = Option.integer(
+        "loops", 1...256, "event loops of the front-end (default: one for each core, at most 8)")
+    static let durability = Option(
+        name: "heartbeats", kind: .choice(["queued", "acked"]), defaultValue: "queued",
+        help: "acked: answer a heartbeat only when the log has stored it")
+    static let insecure = Option.flag(
+        "insecure-listen", "allow a listener without TLS on an address that others can reach")
+    static let certificate = Option.path(
+        "tls-certificate", "FILE", "PEM chain; with --tls-key, the public listener speaks TLS")
+    static let key = Option.path("tls-key", "FILE", "PEM private key of --tls-certificate")
+    static let frontEndName = Option.text(
+        "name", "NAME",
+        "of this front-end, stable over restarts (default: host name and listening address)")
+    static let logLevel = Option(
+        name: "log-level", kind: .choice(["debug", "info", "notice", "warning", "error"]),
+        defaultValue: "notice", help: "least that is logged, on standard error")
+    static let logFormat = Option(
+        name: "log-format", kind: .choice(["text", "json"]), defaultValue: "text",
+        help: "of log lines")
+
+    static let network = Option.text(
+        "network", "PREFIX", default: "10.64.0.0/10",
+        "IPv4 prefix of device addresses, fixed at the first start")
+
+    static let frontEnd = [
+        listen, admin, loops, durability, certificate, key, insecure, frontEndName,
+    ]
+    static let logging = [logLevel, logFormat]
+
+    static func retentionBytes(_ arguments: Arguments) -> Int64 {
+        Int64(arguments.integer("retention-gib")) << 30
+    }
+
+    static func configureLog(_ arguments: Arguments) {
+        let level: Log.Level =
+            switch arguments.text("log-level") {
+            case "debug": .debug
+            case "info": .info
+            case "warning": .warning
+            case "error": .error
+            default: .notice
+            }
+        Log.configure(
+            minimum: level, format: arguments.text("log-format") == "json" ? .json : .text)
+    }
+
+    /// The front-end as the options describe it.
+    static func frontEnd(
+        _ arguments: Arguments, secretKey: [UInt8]
+    ) throws -> FrontEndSettings {
+        let listen = try address("listen", arguments)
+        let admin = try address("admin", arguments)
+        let tls = try tls(arguments)
+        for (name, address, isPlain) in [("listen", listen, tls == nil), ("admin", admin, true)]
+        where isPlain && !address.isLoopback && !arguments.flag("insecure-listen") {
+            throw UsageError(
+                "--\(name) \(address) can be reached by others, and has no TLS: give --tls-certificate and --tls-key, or --insecure-listen where something in front of it has"
+            )
+        }
+        let loops = arguments.optionalInteger("loops") ?? min(8, ProcessInfo.processInfo.activeProcessorCount)
+        var limits = ServerLimits()
+        // Within the ten seconds that an orderly end may take, the log and the database have a part.
+        limits.drainMilliseconds = 4_000
+        var settings = FrontEndSettings(
+            server: ServerConfiguration(
+                address: listen, loops: loops, limits: limits, tls: tls, name: "http"),
+            admin: ServerConfiguration(address: admin, loops: 1, limits: limits, name: "admin"),
+            secretKey: secretKey)
+        if let name = arguments.optionalText("name") { settings.name = name }
+        settings.durability = arguments.text("heartbeats") == "acked" ? .acked : .queued
+        settings.flushMilliseconds = 2_000
+        return settings
+    }
+
+    private static func address(_ name: String, _ arguments: Arguments) throws -> SocketAddress {
+        do throws(HTTPError) {
+            return try SocketAddress(parsing: arguments.text(name))
+        } catch {
+            throw UsageError("--\(name): \(error)")
+        }
+    }
+
+    private static func tls(_ arguments: Arguments) throws -> TLSContext? {
+        switch (arguments.optionalText("tls-certificate"), arguments.optionalText("tls-key")) {
+        case (nil, nil): return nil
+        case (let certificate?, let key?):
+            let context = try TLSContext(
+                TLSContext.Files(certificateChain: certificate, privateKey: key))
+            for warning in context.warnings { Log.warning("TLS", ["tls.warning": warning]) }
+            return context
+        default: throw UsageError("--tls-certificate and --tls-key go together")
+        }
+    }
+}

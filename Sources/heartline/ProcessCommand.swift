@@ -1,0 +1,27 @@
+import Pipeline
+import System
+
+/// `heartline process`.
+enum ProcessCommand {
+    static let command = Command(
+        name: "process", summary: "the pipelines alone: judge what is in the log",
+        details: """
+            For installations of several processes. The database must have been migrated and the topics made.
+            The log is the one under --data. SIGHUP reads the pipeline files again.
+            """,
+        options: [
+            InstanceOptions.data, IngestCommand.requiredDatabase, InstanceOptions.pipelines,
+            InstanceOptions.partitions, InstanceOptions.retention,
+        ] + InstanceOptions.logging
+    ) { arguments in
+        Signals.hold()
+        InstanceOptions.configureLog(arguments)
+        try IngestCommand.requireDatabase(arguments)
+        let instance = Instance(
+            try Service.settings(arguments, roles: .process, preparesAll: false))
+        return try Service.run(instance, arguments) { instance in
+            let names = instance.settings.pipelines.map(\.name).joined(separator: ", ")
+            Terminal.write("heartline \(Version.current) runs the pipelines \(names)\n")
+        }
+    }
+}

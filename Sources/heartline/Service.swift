@@ -1,0 +1,92 @@
+import Foundation
+import Ingest
+import Pipeline
+import System
+
+/// What `up`, `ingest` and `process` have in common: from arguments to an orderly end.
+enum Service {
+    /// The pipeline files that the options name.
+    static func pipelineFiles(_ arguments: Arguments) throws -> [PipelineFile] {
+        let folder = arguments.text("pipelines")
+        if !FileSystem.isDirectory(folder) {
+            guard !arguments.given.contains("pipelines") else {
+                throw Failure("reading pipelines: there is no folder \(folder)")
+            }
+            return [.builtIn]
+        }
+        let files = try PipelineFile.loadFolder(folder)
+        if files.isEmpty {
+            throw Failure("reading pipelines: no .yaml file is in \(folder)")
+        }
+        return files
+    }
+
+    /// The data directory, made if it is missing; absolute, so that it stays the same place.
+    static func dataFolder(_ arguments: Arguments) throws -> String {
+        let folder = arguments.text("data")
+        try FileSystem.makeDirectory(folder, mode: 0o755)
+        return try FileSystem.realPath(folder)
+    }
+
+    static func settings(
+        _ arguments: Arguments, roles: Instance.Roles, preparesAll: Bool
+    ) throws -> Instance.Settings {
+        // Everything that can be wrong with the options is found before anything is started.
+        if roles.contains(.ingest) {
+            _ = try InstanceOptions.frontEnd(
+                arguments, secretKey: [UInt8](repeating: 0, count: 32))
+        }
+        return Instance.Settings(
+            roles: roles, data: try dataFolder(arguments),
+            database: arguments.optionalText("database"),
+            pipelines: roles.contains(.process) ? try pipelineFiles(arguments) : [],
+            partitions: arguments.optionalInteger("partitions").map { Int32($0) },
+            retentionBytes: InstanceOptions.retentionBytes(arguments),
+            frontEnd: roles.contains(.ingest)
+                ? { try InstanceOptions.frontEnd(arguments, secretKey: $0.secretKey) } : nil,
+            preparesAll: preparesAll, network: arguments.optionalText("network"))
+    }
+
+    /// Runs until a signal ends it.
+    /// - Parameter whileReady: called about every second.
+    static func run(
+        _ instance: Instance, _ arguments: Arguments, whenReady: (Instance) throws -> Void,
+        whileReady: (Instance) -> Bool = { _ in true }
+    ) throws -> ExitCode {
+        do {
+            try instance.start { Terminal.write("\($0) ...\n", to: .errors) }
+            defer { instance.stop() }
+            try instance.waitUntilReady(seconds: 120)
+            try whenReady(instance)
+            while true {
+                let signal = Signals.wait(milliseconds: 1_000)
+                switch signal {
+                case .terminate, .interrupt:
+                    Log.notice("stopping")
+                    return .done
+                case .hangup:
+                    if instance.settings.roles.contains(.process) {
+                        instance.reload { try pipelineFiles(arguments) }
+                    }
+                case nil: break
+                }
+                instance.look()
+                if !whileReady(instance) { return .done }
+            }
+        } catch is Interrupted {
+            return .done
+        }
+    }
+
+    /// `run.json` of a ready instance.
+    static func writeRunFile(_ instance: Instance) throws -> RunFile {
+        guard let frontEnd = instance.frontEnd else {
+            preconditionFailure("an instance without a front-end has no run.json")
+        }
+        let file = RunFile(
+            listen: instance.url, admin: frontEnd.adminURL, database: instance.databaseURL,
+            pid: ProcessInfo.processInfo.processIdentifier)
+        try file.write(in: instance.settings.data)
+        return file
+    }
+}
