@@ -46,14 +46,16 @@ final class WorkerBench<P: Processor> {
         consumer = nil
     }
 
-    /// Steps the worker whenever it asks for it, until `milliseconds` have passed.
+    /// Steps the worker whenever it asks for it, and as often as replies would wake it, until
+    /// `milliseconds` have passed.
     func run(_ milliseconds: Int64) {
         let end = now + milliseconds
+        let cadence: Int64 = milliseconds > 60_000 ? 1_000 : 10
         while true {
             log.advance(to: now)
             store.advance(to: now)
             guard let wake = worker?.step(now: now), now < end else { return }
-            now = min(max(now + 1, wake), end)
+            now = min(max(now + 1, wake), now + cadence, end)
         }
     }
 

@@ -108,7 +108,8 @@ import Testing
     @Test func aFullQueueTakesNothing() throws {
         let database = try TestDatabase.make()
         var settings = PostgresSink.Settings(
-            address: database.url, pipeline: "full", source: .heartbeats, tables: [], owner: "tests")
+            address: database.url, pipeline: "full", source: .heartbeats, tables: [], owner: "tests"
+        )
         settings.queueLimit = 0
         let sink = PostgresSink(settings, waker: Waker())
         defer { sink.close() }

@@ -192,7 +192,9 @@ import Testing
         func ask(_ action: StoreRequest.Action) -> (isOpen: Bool, events: Int)? {
             if case .ingestSilent(let isOpen, let event) = server.ask(action) {
                 (isOpen, event.count)
-            } else { nil }
+            } else {
+                nil
+            }
         }
         func time(_ seconds: Int64) -> EventTime {
             EventTime(milliseconds: 1_790_000_000_000 + seconds * 1_000)

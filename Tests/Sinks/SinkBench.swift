@@ -70,7 +70,9 @@ final class SinkOnServer {
     func claim(partition: Int32 = 0, start: Int64 = 0) -> PartitionClaim? {
         if case .claimed(let claim) = ask(.claim(start: start), partition: partition) {
             claim
-        } else { nil }
+        } else {
+            nil
+        }
     }
 
     func count(_ table: String) throws -> Int64 {
