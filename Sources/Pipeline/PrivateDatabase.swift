@@ -154,7 +154,7 @@ public final class PrivateDatabase: Sendable {
             default: host += "%" + (byte < 16 ? "0" : "") + String(byte, radix: 16, uppercase: true)
             }
         }
-        return "postgresql:///\(database)?host=\(host)&port=\(port)&user=heartline"
+        return "postgresql:///\(database)?host=\(host)&port=\(port)&user=postgres"
     }
 
     /// Only names the socket's file.
@@ -170,7 +170,9 @@ public final class PrivateDatabase: Sendable {
         var command = ChildProcess.Settings(
             installation.program("initdb"),
             [
-                "--pgdata=\(partial)", "--username=heartline", "--auth-local=trust",
+                // Not "heartline": that would put schema heartline in the search path, and hide names
+                // that lack it.
+                "--pgdata=\(partial)", "--username=postgres", "--auth-local=trust",
                 "--auth-host=reject", "--encoding=UTF8", "--locale=C.UTF-8", "--data-checksums",
                 "--no-instructions",
             ] + (settings.isDurable ? [] : ["--no-sync"]))

@@ -19,8 +19,7 @@ public enum TableDocumentation {
     public static func markdown(_ connection: PostgresConnection) throws -> String {
         let relations = try connection.execute(
             """
-            SELECT c.oid::int8, c.relname, c.relkind IN ('v', 'm'), obj_description(c.oid, 'pg_class'),
-                   c.relkind = 'p'
+            SELECT c.oid::int8, c.relname, c.relkind IN ('v', 'm'), obj_description(c.oid, 'pg_class')
               FROM pg_class c
              WHERE c.relnamespace = 'heartline'::regnamespace AND c.relkind IN ('r', 'p', 'v', 'm')
                AND NOT c.relispartition
@@ -40,7 +39,6 @@ public enum TableDocumentation {
             let comment = try relation.optionalText(3) ?? ""
             if comment.isEmpty { missing.append(name) }
             text += "\n## `\(name)`\n\n\(comment)\n"
-            if try relation.bool(4) { text += "\nPartitioned by day.\n" }
             text += "\n| \(kind == "view" ? "column of the view" : "column") | type | meaning |\n"
             text += "|---|---|---|\n"
             for column in try columns(of: relation.int8(0), connection) {

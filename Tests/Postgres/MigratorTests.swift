@@ -126,8 +126,9 @@ import Testing
         try connection.run("SELECT heartline.ensure_day_partitions('2030-01-01', '2030-01-02')")
         let rows = try connection.execute(
             "SELECT tableoid::regclass::text FROM heartline.device_state_ended ORDER BY ended_at")
+        let names = try rows.map { try $0.text(0) }
         #expect(
-            try rows.map { try $0.text(0) } == [
+            names == [
                 "heartline.device_state_ended_20260625", "heartline.device_state_ended_20260626",
                 "heartline.device_state_ended_default",
             ])
