@@ -154,7 +154,9 @@ final class Instance {
         let migrations = try Migrations.load()
         if settings.preparesAll {
             let applied = try Migrator.migrate(connection, migrations)
-            if !applied.isEmpty { progress("brought the database to version \(applied.last?.number ?? 0)") }
+            if !applied.isEmpty {
+                progress("brought the database to version \(applied.last?.number ?? 0)")
+            }
         } else {
             try Migrator.check(connection, migrations)
         }

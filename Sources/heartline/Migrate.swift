@@ -6,7 +6,8 @@ import System
 enum Migrate {
     static let command = Command(
         name: "migrate", summary: "bring a database to the schema of this version",
-        details: "Safe to run at any time and from several machines at once: one of them does the work.",
+        details:
+            "Safe to run at any time and from several machines at once: one of them does the work.",
         options: DatabaseAccess.options
     ) { arguments in
         let connection = try DatabaseAccess.connect(arguments, as: "migrate")

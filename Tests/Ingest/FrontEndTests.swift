@@ -105,7 +105,8 @@ import Testing
         let resumed = try rig.registry.resume(device)
         rig.log.ring(device, version: resumed.version, isSuspended: false)
         #expect(try eventually { try rig.beat(device).status == 200 })
-        // An old bell undoes nothing.
+        // An old bell undoes nothing, and a new one reaches its own device only.
+        #expect(try rig.beat(rig.devices[1]).status == 200)
         rig.log.ring(device, version: suspended.version, isSuspended: true)
         rig.log.ring(rig.devices[1], version: 9, isSuspended: true)
         #expect(try eventually { try rig.beat(rig.devices[1]).status == 403 })
