@@ -65,9 +65,11 @@ import Testing
         await first.kill()
 
         let second = try await RunningHeartline(in: folder, ["--heartbeats", "acked"])
-        // One that counted before the kill, and one after it, are two in a row.
-        #expect(try second.heartbeat(device, tunnelUp: false).status == 200)
-        #expect(try await second.waitFor("down", of: device))
+        let isDown = try await holds(within: 120) {
+            #expect(try second.heartbeat(device, tunnelUp: false).status == 200)
+            return try second.state(of: device) == "down"
+        }
+        #expect(isDown)
         let connection = try second.connect()
         let rows = try connection.execute(
             "SELECT state FROM heartline.device_state_history ORDER BY transition")
@@ -116,6 +118,32 @@ import Testing
         ])
         #expect(other.status == 1)
         #expect(other.errors.contains("was made with 2 partitions and keeps them"))
+    }
+
+    @Test("Tables and topics that a pipeline does not name stay empty") func omitted() async throws {
+        let folder = try TemporaryFolder()
+        try FileSystem.makeDirectory("\(folder.path)/pipelines", mode: 0o755)
+        _ = try folder.write(
+            """
+            name: tunnel-health
+            source: { topic: heartbeats }
+            processor: { tunnel-health: { down_after: 1 } }
+            sinks: [ { postgres: { tables: [device_status] } } ]
+
+            """, to: "pipelines/health.yaml")
+        let heartline = try await RunningHeartline(in: folder)
+        let device = try #require(try await heartline.addDevices(1).first)
+        #expect(try heartline.heartbeat(device, tunnelUp: false).status == 200)
+        #expect(try await heartline.waitFor("down", of: device))
+        let connection = try heartline.connect()
+        let counts = try connection.execute(
+            """
+            SELECT (SELECT count(*) FROM heartline.device_state_ended)
+                 + (SELECT count(*) FROM heartline.alerts)
+            """)
+        #expect(try counts.only().int8(0) == 0)
+        connection.close()
+        #expect(await heartline.stop() == 0)
     }
 
     @Test("A listener without TLS is refused where others can reach it") func insecure() async throws {
