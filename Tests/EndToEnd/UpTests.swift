@@ -91,7 +91,7 @@ import Testing
             await holds(within: 60) {
                 let errors = heartline.process.errors()
                 return errors.contains("The old pipeline settings stay in force")
-                    && errors.contains("health.yaml:1:")
+                    && errors.contains("health.yaml:2:1: ")
             }, "\(heartline.process.errors())")
 
         _ = try heartline.folder.write(
