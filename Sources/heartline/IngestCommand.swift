@@ -21,8 +21,12 @@ enum IngestCommand {
         return try Service.run(instance, arguments) { instance in
             guard let frontEnd = instance.frontEnd else { return }
             Terminal.write(
-                "heartline \(Version.current) takes heartbeats at \(instance.url)/api/v1/heartbeat; operators: \(frontEnd.adminURL)/readyz\n"
-            )
+                """
+                heartline \(Version.current) takes heartbeats.
+                  heartbeats  POST \(instance.url)/api/v1/heartbeat
+                  admin       \(frontEnd.adminURL)/readyz
+
+                """)
         }
     }
 
