@@ -54,7 +54,10 @@ import Testing
 
     @Test("no beacon claims a time at which a heartbeat came that is not in the log before it")
     func claimsWait() throws {
-        let rig = try Rig { $0.beaconMilliseconds = 20 }
+        let rig = try Rig {
+            $0.beaconMilliseconds = 20
+            $0.databaseMilliseconds = 600_000
+        }
         // The database keeps the heartbeat's device back.
         let other = try rig.database.connect()
         try other.run("BEGIN; LOCK TABLE heartline.devices IN ACCESS EXCLUSIVE MODE")
