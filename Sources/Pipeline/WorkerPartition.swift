@@ -21,6 +21,7 @@ struct WorkerPartition<P: Processor>: Sendable {
         var kind: Kind
         /// Set while the request is with the store.
         var ticket: UInt64?
+        var sentAt: Int64 = 0
         /// Not to be sent before this time.
         var notBefore: Int64
         /// Times it was sent and failed.
