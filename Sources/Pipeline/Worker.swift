@@ -72,6 +72,12 @@ public struct Worker<
     /// Does everything that can be done now.
     /// - Parameter now: milliseconds of a monotonic clock.
     /// - Returns: when to call again, by the same clock, unless the waker is signalled before.
+    // Callers are in other modules: without this the loop over records would run unspecialized.
+    @specialized(
+        where
+            Consumer == EmbeddedConsumer, Producer == EmbeddedProducer, Store == PostgresSink,
+            P == TunnelHealth
+    )
     public mutating func step(now: Int64) -> Int64 {
         self.now = max(now, self.now)
         takeAssignmentChanges()

@@ -168,6 +168,11 @@ struct WorkerPartition<P: Processor>: Sendable {
         }
         processor.drain(into: &effects)
         effects.exchange(rows: &commit.rows, outbox: &commit.outbox)
+        for index in commit.rows.indices
+        where worker.omittedTables.contains(commit.rows[index].table.name) {
+            commit.rows[index].removeAll()
+        }
+        commit.outbox.removeAll(for: worker.omittedTopics)
         commit.epoch = epoch
         commit.expectedOffset = committedOffset
         commit.nextOffset = position

@@ -60,6 +60,12 @@ public struct OutboxBuffer: Sendable {
         return rest
     }
 
+    /// Drops the events for some topics; their sequences stay taken.
+    public mutating func removeAll(for topics: Set<Topic>) {
+        if topics.isEmpty { return }
+        entries.removeAll { topics.contains($0.topic) }
+    }
+
     public mutating func removeAll() {
         entries.removeAll(keepingCapacity: true)
         bytes.removeAll()

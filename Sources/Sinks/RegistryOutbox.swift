@@ -54,6 +54,9 @@ public struct RegistryOutboxSettings: Sendable {
     public var rowLimit: Int64 = 1_000
     /// Bytes of keys and values, after which a batch takes no further row. Default: 4 MiB.
     public var batchBytes = 4 << 20
+    /// Told on the outbox's thread what is in the way, and `nil` when nothing is any more: for
+    /// readiness. Told of changes only.
+    public var obstacleChanged: (@Sendable (String?) -> Void)?
 
     public init() {}
 }
@@ -90,21 +93,26 @@ private final class OutboxWorker<Destination: EventLog>: Sendable {
                 try connect(&session)
                 lease.store(try takeLease(session), ordering: .relaxed)
                 guard lease.load(ordering: .relaxed) else {
+                    tell(nil, &session)
                     try waitForNews(session)
                     continue
                 }
                 let outcome = try publish(&session)
+                if outcome != .logUnavailable { tell(nil, &session) }
                 failures = outcome == .logUnavailable ? failures + 1 : 0
                 switch outcome {
                 case .more: break
                 case .empty: try waitForNews(session)
-                case .logUnavailable: pause(backoff.delay(afterFailures: failures))
+                case .logUnavailable:
+                    tell("the log does not take the registry's events", &session)
+                    pause(backoff.delay(afterFailures: failures))
                 }
             } catch {
                 if failures == 0 {
                     Log.warning("publishing the registry's events", ["error": "\(error)"])
                 }
                 failures += 1
+                tell("\(error)", &session)
                 lease.store(false, ordering: .relaxed)
                 session.connection = nil
                 pause(backoff.delay(afterFailures: failures))
@@ -122,8 +130,16 @@ private final class OutboxWorker<Destination: EventLog>: Sendable {
         let receipts: OutboxReceipts
         /// Acknowledged by the log, and yet to be deleted.
         var acknowledged: [Int64] = []
+        /// What was last told of.
+        var obstacle: String?
 
         init(waker: Waker) { receipts = OutboxReceipts(waker) }
+    }
+
+    private func tell(_ obstacle: String?, _ session: inout Session) {
+        if obstacle == session.obstacle { return }
+        session.obstacle = obstacle
+        settings.obstacleChanged?(obstacle)
     }
 
     private enum Outcome { case more, empty, logUnavailable }

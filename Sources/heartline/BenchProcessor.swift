@@ -58,7 +58,8 @@ enum BenchProcessor {
 
 /// Heartbeats for measurements, with a beacon every 5 s of their time.
 struct BenchRecords {
-    static let start: Int64 = 1_790_000_000_000
+    /// The log deletes what is old, so the records are of now.
+    static let start = SystemClock.wallMilliseconds()
     var bytes = ByteBuffer()
     var records: [(Range<Int>, EventTime)] = []
 

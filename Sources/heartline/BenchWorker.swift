@@ -32,6 +32,9 @@ final class BenchWorker {
     private let directory: String
     private var round = 0
 
+    /// Whether nobody says "recovering" in the next round.
+    var isNextRoundCalm: Bool { round % 2 == 0 }
+
     init(devices: Int) throws {
         self.devices = devices
         directory =
@@ -139,7 +142,9 @@ final class BenchWorker {
         while true {
             let wake = worker.step(now: SystemClock.monotonicMilliseconds())
             let status = worker.board.current
-            if let fault = status.faults.first { throw Failure("the worker: \(fault)") }
+            if let fault = status.logFault ?? status.partitions.lazy.compactMap(\.fault).first {
+                throw Failure("the worker: \(fault)")
+            }
             let isDone =
                 status.partitions.count == ends.count
                 && status.partitions.allSatisfy { $0.committedOffset >= ends[$0.partition] ?? .max }

@@ -54,7 +54,7 @@ import Testing
             guard request.line == "POST /api/v1/heartbeat HTTP/1.1" else {
                 return .status(404, "{}")
             }
-            var parser = JSONParser(JSONFields(["device_id", "tunnel_up", "last_handshake"]))
+            let parser = JSONParser(JSONFields(["device_id", "tunnel_up", "last_handshake"]))
             do throws(JSONError) {
                 try parser.parse(request.body.span)
             } catch { return .status(400, "{}") }

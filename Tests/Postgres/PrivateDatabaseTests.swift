@@ -38,6 +38,22 @@ private var small: PrivateDatabase.Settings {
         }
     }
 
+    /// A server on the private database's files that is nobody's child in the eyes of the next start.
+    private func orphan(in place: Place) throws -> (ChildProcess, url: String) {
+        let first = try PrivateDatabase.start(directory: place.path, settings: small)
+        let process = try #require(first.processID)
+        let words = try FileSystem.read("/proc/\(process)/cmdline").split(
+            separator: "\0", omittingEmptySubsequences: false
+        ).dropLast().map(String.init)
+        first.stop()
+        var command = ChildProcess.Settings(words[0], Array(words.dropFirst()))
+        command.account = UnixAccount.isRoot ? UnixAccount(named: "postgres") : nil
+        command.deathSignal = SIGQUIT
+        command.output = try FileSystem.openForWriting(place.path + "/output", mode: 0o600)
+        defer { FileSystem.close(command.output) }
+        return (try ChildProcess.start(command), first.url)
+    }
+
     @Test func itStartsStopsAndKeepsItsData() throws {
         let place = try Place()
         // The directory itself need not be there.
@@ -94,27 +110,33 @@ private var small: PrivateDatabase.Settings {
 
     @Test func aServerThatOutlivedUsIsTakenOver() throws {
         let place = try Place()
-        let first = try PrivateDatabase.start(directory: place.path, settings: small)
-        let process = try #require(first.processID)
-        let words = try FileSystem.read("/proc/\(process)/cmdline").split(
-            separator: "\0", omittingEmptySubsequences: false
-        ).dropLast().map(String.init)
-        first.stop()
-        // The same server, but nobody's child in the eyes of the next start.
-        var command = ChildProcess.Settings(words[0], Array(words.dropFirst()))
-        command.account = UnixAccount.isRoot ? UnixAccount(named: "postgres") : nil
-        command.deathSignal = SIGQUIT
-        command.output = try FileSystem.openForWriting(place.path + "/output", mode: 0o600)
-        defer { FileSystem.close(command.output) }
-        let started = try ChildProcess.start(command)
+        let (started, url) = try orphan(in: place)
         let reaper = SystemThread.start("reaper") { _ = started.wait() }
         defer { reaper.join() }
-        try eventually("an answer") { (try? PostgresConnection(first.url)) != nil }
+        try eventually("an answer") { (try? PostgresConnection(url)) != nil }
         let second = try PrivateDatabase.start(directory: place.path, settings: small)
         #expect(second.isAdopted)
         #expect(second.processID == started.processID)
         #expect(try PostgresConnection(second.url).execute("SELECT 1").count == 1)
+        // Once it ends by itself, another takes its place at the same address.
+        started.send(signal: SIGINT)
+        try eventually("an answer of another process") {
+            guard let now = second.processID, now != started.processID else { return false }
+            return (try? PostgresConnection(second.url)) != nil
+        }
         second.stop()
+        #expect(second.processID == nil)
+    }
+
+    @Test func aServerThatWasTakenOverEndsWithUs() throws {
+        let place = try Place()
+        let (started, url) = try orphan(in: place)
+        let reaper = SystemThread.start("reaper") { _ = started.wait() }
+        defer { reaper.join() }
+        try eventually("an answer") { (try? PostgresConnection(url)) != nil }
+        let database = try PrivateDatabase.start(directory: place.path, settings: small)
+        #expect(database.isAdopted)
+        database.stop()
         #expect(!ChildProcess.exists(started.processID))
     }
 
@@ -127,8 +149,12 @@ private var small: PrivateDatabase.Settings {
             settings.isDurable = false
             let database = try PrivateDatabase.start(directory: directory, settings: settings)
             try PostgresConnection(database.url).run("CREATE TABLE t AS SELECT 7::int8 AS x")
+            let process = try #require(database.processID)
+            try FileSystem.write("\(process)", to: directory + "/process", mode: 0o600)
             kill(getpid(), SIGKILL)
         }
+        let process = try #require(Int32(try FileSystem.read(directory + "/process")))
+        try eventually("the end of the server") { !ChildProcess.exists(process) }
         let database = try PrivateDatabase.start(directory: directory, settings: small)
         #expect(try PostgresConnection(database.url).execute("SELECT x FROM t").only().int8(0) == 7)
     }

@@ -157,16 +157,21 @@ import Testing
     @Test func aDatabaseOutageIsWaitedOut() throws {
         let server = try TestServer()
         let database = try server.makeDatabase()
-        let outbox = RegistryOutbox(database: database.url, log: log)
+        let obstacles = Mutex<[String?]>([])
+        var settings = RegistryOutboxSettings()
+        settings.obstacleChanged = { obstacle in obstacles.withLock { $0.append(obstacle) } }
+        let outbox = RegistryOutbox(database: database.url, log: log, settings: settings)
         outbox.start()
         eventually("the lease") { outbox.hasLease }
         server.stop()
         eventually("the loss of the lease") { !outbox.hasLease }
+        #expect(obstacles.withLock { $0.first??.isEmpty == false })
         try server.start()
         let connection = try database.connect()
         try add("device", "after the outage", to: connection)
         eventually("the event") { log.values(of: .configChanges) == ["after the outage"] }
         outbox.stop()
+        #expect(obstacles.withLock { $0.last == .some(nil) })
     }
 }
 
