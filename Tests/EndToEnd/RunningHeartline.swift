@@ -57,7 +57,9 @@ final class RunningHeartline: Sendable {
     }
 
     static func places(in data: String) -> Places? {
-        guard let file = FileManager.default.contents(atPath: "\(data)/run.json") else { return nil }
+        guard let file = FileManager.default.contents(atPath: "\(data)/run.json") else {
+            return nil
+        }
         return try? JSONDecoder().decode(Places.self, from: file)
     }
 
@@ -110,7 +112,9 @@ final class RunningHeartline: Sendable {
         return try client.request("POST", "/api/v1/heartbeat", body: body.utf8)
     }
 
-    func ready() throws -> RawResponse { try client(places.admin).request("GET", "/readyz", body: []) }
+    func ready() throws -> RawResponse {
+        try client(places.admin).request("GET", "/readyz", body: [])
+    }
 
     func connect() throws -> PostgresConnection { try PostgresConnection(places.database) }
 

@@ -98,7 +98,8 @@ import Testing
             RunningHeartline.pipeline(offlineAfter: "2s"), to: "pipelines/health.yaml")
         heartline.process.send(SIGHUP)
         #expect(
-            await holds(within: 60) { heartline.process.errors().contains("goes on with settings") })
+            await holds(within: 60) { heartline.process.errors().contains("goes on with settings") }
+        )
         // Silent since its one heartbeat.
         #expect(try await heartline.waitFor("offline", of: devices[0]))
         #expect(await heartline.stop() == 0)
@@ -120,7 +121,8 @@ import Testing
         #expect(other.errors.contains("was made with 2 partitions and keeps them"))
     }
 
-    @Test("Tables and topics that a pipeline does not name stay empty") func omitted() async throws {
+    @Test("Tables and topics that a pipeline does not name stay empty") func omitted() async throws
+    {
         let folder = try TemporaryFolder()
         try FileSystem.makeDirectory("\(folder.path)/pipelines", mode: 0o755)
         _ = try folder.write(
@@ -146,7 +148,9 @@ import Testing
         #expect(await heartline.stop() == 0)
     }
 
-    @Test("A listener without TLS is refused where others can reach it") func insecure() async throws {
+    @Test("A listener without TLS is refused where others can reach it") func insecure()
+        async throws
+    {
         let folder = try TemporaryFolder()
         let outcome = try await Executable.run([
             "up", "--data", "\(folder.path)/data", "--listen", "0.0.0.0:0",
