@@ -180,7 +180,8 @@ struct WorkerPartition<P: Processor>: Sendable {
         commit.outboxSequence = effects.nextSequence
         // New settings force a snapshot: what comes after it was judged by them alone.
         let isOld = lastSnapshot.map { now - $0 >= worker.snapshotInterval } ?? true
-        if isOld || commit.settings != nil {
+        // Whoever takes a revoked partition over starts from the snapshot, not from half a minute of log.
+        if isOld || commit.settings != nil || isRevoked {
             var bytes = ByteBuffer()
             Snapshot.seal(
                 pipeline: worker.pipeline, offset: position, sequence: effects.nextSequence,

@@ -66,7 +66,12 @@ public struct OutboxBuffer: Sendable {
         entries.removeAll { topics.contains($0.topic) }
     }
 
+    /// Forgets the entries; capacity above 1 MiB is given back.
     public mutating func removeAll() {
+        guard bytes.count <= 1 << 20 else {
+            self = OutboxBuffer()
+            return
+        }
         entries.removeAll(keepingCapacity: true)
         bytes.removeAll()
     }

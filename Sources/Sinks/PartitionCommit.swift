@@ -21,8 +21,6 @@ public struct PartitionCommit: Sendable {
     /// Stored when settings take effect: their revision and the first offset judged by them.
     public var settings: (revision: String, offset: Int64)?
 
-    private static let keptBytes = 4 << 20
-
     public init(tables: [TableSchema]) { rows = tables.map(RowBuffer.init) }
 
     public var rowCount: Int { rows.reduce(0) { $0 + $1.count } }
@@ -33,20 +31,10 @@ public struct PartitionCommit: Sendable {
     /// grows from commit to commit, and a repetition numbers as the first try did.
     public var firstRejectedSequence: Int64 { expectedOffset << 20 }
 
-    /// Forgets what was stored and keeps the capacity, unless it was a storm's.
+    /// Forgets what was stored; the capacity for a calm hour stays.
     public mutating func clear() {
-        for index in rows.indices {
-            if rows[index].bytes.count > Self.keptBytes {
-                rows[index] = RowBuffer(rows[index].table)
-            } else {
-                rows[index].removeAll()
-            }
-        }
-        if outbox.bytes.count > Self.keptBytes {
-            outbox = OutboxBuffer()
-        } else {
-            outbox.removeAll()
-        }
+        for index in rows.indices { rows[index].removeAll() }
+        outbox.removeAll()
         snapshot = nil
         settings = nil
     }

@@ -1,6 +1,7 @@
 import Foundation
 import Ingest
 import Pipeline
+import Postgres
 import Schemas
 import System
 
@@ -9,9 +10,15 @@ enum Migrate {
     static let command = Command(
         name: "migrate", summary: "bring a database to the schema of this version",
         details: """
+<<<<<<< HEAD
             Safe to run at any time and from several machines at once: one of them does the work. Where
             SERVER_SALT and HEARTLINE_SECRET_KEY are in the environment it also stores the network that
             devices join, if there is none yet, and checks that the key is the database's.
+=======
+            Safe to run at any time and from several machines at once: one of them does the work. With
+            SERVER_SALT and HEARTLINE_SECRET_KEY in the environment it also stores the network's settings,
+            once: without them no front-end starts.
+>>>>>>> main
             """,
         options: DatabaseAccess.options + [InstanceOptions.network]
     ) { arguments in
@@ -21,6 +28,7 @@ enum Migrate {
         for migration in applied {
             Terminal.write("applied \(migration.number) \(migration.name)\n")
         }
+<<<<<<< HEAD
         let environment = ProcessInfo.processInfo.environment
         if environment["HEARTLINE_SECRET_KEY"] != nil {
             let secrets = try SecretFiles.load(environment: environment, directory: nil)
@@ -31,6 +39,22 @@ enum Migrate {
                 Terminal.write("stored the network \(network.prefix)\n")
             }
         }
+=======
+        let hasNetwork = try !connection.execute("SELECT FROM heartline.network").isEmpty
+        guard !hasNetwork else { return .done }
+        guard ProcessInfo.processInfo.environment["HEARTLINE_SECRET_KEY"] != nil else {
+            Terminal.write(
+                "The network's settings are not stored yet: front-ends need them. Run this again with SERVER_SALT and HEARTLINE_SECRET_KEY in the environment.\n",
+                to: .errors)
+            return .done
+        }
+        let secrets = try SecretFiles.load(
+            environment: ProcessInfo.processInfo.environment, directory: nil)
+        var network = NetworkSettings()
+        network.prefix = arguments.text("network")
+        try Registry(connection, secretKey: secrets.secretKey).prepareNetwork(network)
+        Terminal.write("stored the network's settings: \(network.prefix)\n")
+>>>>>>> main
         return .done
     }
 }

@@ -92,6 +92,33 @@ import Testing
         outbox.stop()
     }
 
+    @Test func whatCommitsBetweenReadingAndDeletingIsNotDeletedUnpublished() throws {
+        let (began, publishing, committed) = (Waker(), Waker(), Waker())
+        let url = database.url
+        let slow = SystemThread.start("slow-operator") {
+            guard let connection = try? PostgresConnection(url) else { return began.signal() }
+            _ = try? connection.run(
+                "BEGIN; SELECT heartline.add_registry_event('config-changes', 'a', 'early', now())")
+            began.signal()
+            publishing.wait(milliseconds: 120_000)
+            _ = try? connection.run("COMMIT")
+            committed.signal()
+        }
+        began.wait(milliseconds: 120_000)
+        try add("b", "late")
+        log.beforeStoring {
+            publishing.signal()
+            committed.wait(milliseconds: 120_000)
+            committed.signal()
+        }
+        let outbox = outbox()
+        outbox.start()
+        try eventually("an empty outbox") { try log.records.count > 0 && isEmpty() }
+        #expect(log.values(of: .configChanges) == ["late", "early"])
+        outbox.stop()
+        slow.join()
+    }
+
     @Test func othersRowsAreLeftAlone() throws {
         try connection.run(
             "INSERT INTO heartline.outbox VALUES ('tunnel-health', 0, 1, 'alerts', 'k', 'v', now())"
@@ -188,6 +215,7 @@ private final class RecordingLog: EventLog {
     private struct State {
         var records: [Record] = []
         var failures = 0
+        var beforeStoring: (@Sendable () -> Void)?
     }
 
     private let state = Mutex(State())
@@ -196,6 +224,10 @@ private final class RecordingLog: EventLog {
 
     func values(of topic: Topic) -> [String] {
         records.filter { $0.topic == topic }.map(\.value)
+    }
+
+    func beforeStoring(_ body: @escaping @Sendable () -> Void) {
+        state.withLock { $0.beforeStoring = body }
     }
 
     func fail(batches: Int) { state.withLock { $0.failures = batches } }
@@ -218,6 +250,7 @@ private final class RecordingLog: EventLog {
 
     private func store(_ batch: RecordBatch) -> DeliveryOutcome {
         let records = RecordingLog.decode(batch)
+        state.withLock { $0.beforeStoring }?()
         return state.withLock { state in
             if state.failures > 0 {
                 state.failures -= 1
