@@ -10,15 +10,9 @@ enum Migrate {
     static let command = Command(
         name: "migrate", summary: "bring a database to the schema of this version",
         details: """
-<<<<<<< HEAD
-            Safe to run at any time and from several machines at once: one of them does the work. Where
-            SERVER_SALT and HEARTLINE_SECRET_KEY are in the environment it also stores the network that
-            devices join, if there is none yet, and checks that the key is the database's.
-=======
             Safe to run at any time and from several machines at once: one of them does the work. With
             SERVER_SALT and HEARTLINE_SECRET_KEY in the environment it also stores the network's settings,
             once: without them no front-end starts.
->>>>>>> main
             """,
         options: DatabaseAccess.options + [InstanceOptions.network]
     ) { arguments in
@@ -28,18 +22,6 @@ enum Migrate {
         for migration in applied {
             Terminal.write("applied \(migration.number) \(migration.name)\n")
         }
-<<<<<<< HEAD
-        let environment = ProcessInfo.processInfo.environment
-        if environment["HEARTLINE_SECRET_KEY"] != nil {
-            let secrets = try SecretFiles.load(environment: environment, directory: nil)
-            var network = NetworkSettings()
-            network.prefix = arguments.text("network")
-            let registry = try Registry(connection, secretKey: secrets.secretKey)
-            if try registry.prepareNetwork(network) {
-                Terminal.write("stored the network \(network.prefix)\n")
-            }
-        }
-=======
         let hasNetwork = try !connection.execute("SELECT FROM heartline.network").isEmpty
         guard !hasNetwork else { return .done }
         guard ProcessInfo.processInfo.environment["HEARTLINE_SECRET_KEY"] != nil else {
@@ -54,7 +36,6 @@ enum Migrate {
         network.prefix = arguments.text("network")
         try Registry(connection, secretKey: secrets.secretKey).prepareNetwork(network)
         Terminal.write("stored the network's settings: \(network.prefix)\n")
->>>>>>> main
         return .done
     }
 }
