@@ -5,6 +5,7 @@ import Ingest
 import Pipeline
 import Postgres
 import Schemas
+import Sinks
 import Synchronization
 import System
 
@@ -51,7 +52,7 @@ final class Instance {
     private var files: [PipelineFile]
     private var privateDatabase: PrivateDatabase?
     private(set) var eventLog: EmbeddedLog?
-    private var registryOutbox: RegistryOutbox?
+    private var registryOutbox: RegistryOutbox<EmbeddedLog>?
     private var lock: FileLock?
 
     init(_ settings: Settings) {
@@ -100,8 +101,10 @@ final class Instance {
         try plan.create(in: log, retentionBytes: settings.retentionBytes)
         if settings.roles.contains(.process) { try startPipelines(log, plan) }
         if let makeFrontEnd = settings.frontEnd, let secrets {
-            registryOutbox = RegistryOutbox(
-                log: log, databaseURL: databaseURL, readiness: readiness)
+            var outbox = RegistryOutboxSettings()
+            outbox.obstacleChanged = { [readiness] in readiness.set("registry outbox", $0) }
+            registryOutbox = RegistryOutbox(database: databaseURL, log: log, settings: outbox)
+            registryOutbox?.start()
             let frontEndSettings = try makeFrontEnd(secrets)
             isSecure = frontEndSettings.server.tls != nil
             let frontEnd = try bindFrontEnd(log, frontEndSettings)
@@ -127,7 +130,7 @@ final class Instance {
     }
 
     private func takeLock() throws {
-        try FileSystem.makeDirectory(settings.data, mode: 0o755)
+        try FileSystem.makeDirectory(settings.data, mode: 0o711)
         let role = settings.roles == [.ingest, .process] ? "up" : "role"
         // The roles of a larger installation may stand side by side on one directory.
         guard role == "up" else { return }
