@@ -57,7 +57,8 @@ extension FaultTests {
                 BadBody(testDescription: "zeros", body: [UInt8](repeating: 0, count: 1_000)),
                 BadBody(
                     testDescription: "a byte more than the limit",
-                    body: Array(good.utf8) + [UInt8](repeating: 0x20, count: 65_537 - good.utf8.count),
+                    body: Array(good.utf8)
+                        + [UInt8](repeating: 0x20, count: 65_537 - good.utf8.count),
                     status: 413),
                 BadBody(
                     testDescription: "a megabyte", body: [UInt8](repeating: 0x20, count: 1 << 20),
@@ -107,7 +108,9 @@ extension FaultTests {
                 #expect(try other.response().status == 413, "\(head)")
             }
             // Broken off in the middle of a head, and of a body.
-            for part in ["POST \(path) HT", "POST \(path) HTTP/1.1\r\nContent-Length: 50\r\n\r\n{\"de"] {
+            for part in [
+                "POST \(path) HT", "POST \(path) HTTP/1.1\r\nContent-Length: 50\r\n\r\n{\"de",
+            ] {
                 for _ in 0..<50 { try RawClient(host: host, port: port).send(Array(part.utf8)) }
             }
             try fuzz(client, good)
@@ -158,7 +161,8 @@ extension FaultTests {
 
             let faulty: [[UInt8]?] = [
                 Array("not JSON".utf8), [], nil, Array("{\"v\":1,\"type\":\"heartbeat\"".utf8),
-                [0xFF, 0xFE, 0x00], Array("[]".utf8), Array("{\"v\":2,\"type\":\"heartbeat\"}".utf8),
+                [0xFF, 0xFE, 0x00], Array("[]".utf8),
+                Array("{\"v\":2,\"type\":\"heartbeat\"}".utf8),
                 Array("{\"v\":1,\"type\":\"heartbeat\",\"device_id\":\"me\"}".utf8),
                 Array("{\"v\":1,\"type\":\"beacon\",\"monotonic_ms\":-1}".utf8),
                 [UInt8](repeating: 0x5B, count: 100_000), [UInt8](repeating: 0, count: 1 << 20),
@@ -235,8 +239,11 @@ extension FaultTests {
             #expect(try heartline.heartbeat(devices[3]).status == 200)
             let connection = try heartline.connect()
             defer { connection.close() }
-            func rows() throws -> [DeviceID: (state: String, text: String?, flags: String, lag: Int64)] {
-                var found: [DeviceID: (state: String, text: String?, flags: String, lag: Int64)] = [:]
+            func rows() throws -> [DeviceID: (
+                state: String, text: String?, flags: String, lag: Int64
+            )] {
+                var found: [DeviceID: (state: String, text: String?, flags: String, lag: Int64)] =
+                    [:]
                 for row in try connection.execute(
                     """
                     SELECT device_id, state, agent_state, flags::text,
