@@ -46,7 +46,9 @@ enum PipelineResume {
                 "resuming pipeline \(name), partition \(partition): it never ran. SELECT pipeline,"
                     + " partition FROM heartline.stream_partitions tells what did")
         }
-        guard next < range.earliest else {
+        // What a restart reads again begins at the snapshot.
+        let (next, needed) = (try row.int8(0), try row.int8(1))
+        guard needed < range.earliest else {
             Terminal.write(
                 "\(name), partition \(partition): nothing to decide, its next record \(next) is there\n"
             )
