@@ -46,7 +46,9 @@ enum PipelineResume {
                 "resuming pipeline \(name), partition \(partition): it never ran. SELECT pipeline,"
                     + " partition FROM heartline.stream_partitions tells what did")
         }
-        guard next < range.earliest else {
+        let next = try row.int8(0)
+        // A restart begins at the snapshot.
+        guard try row.int8(1) < range.earliest else {
             Terminal.write(
                 "\(name), partition \(partition): nothing to decide, its next record \(next) is there\n"
             )
