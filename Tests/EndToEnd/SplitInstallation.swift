@@ -82,7 +82,7 @@ final class SplitInstallation: Sendable {
                 "ingest", "--name", name, "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0",
             ] + options, environment: environment)
         try await wait(for: "/readyz", of: process)
-        let words = process.output().split { $0.isWhitespace }
+        let words = process.output().split(whereSeparator: \.isWhitespace)
         let address = try #require(words.first { $0.hasPrefix("http://") })
         return FrontEnd(
             process: process, url: String(address.dropLast("/api/v1/heartbeat".count)))
