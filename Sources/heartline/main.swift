@@ -6,7 +6,8 @@ import System
 let commands: [Command] = [
     Up.command, Demo.command, IngestCommand.command, ProcessCommand.command, Migrate.command,
     TopicsCreate.command, DeviceAdd.command, DeviceList.command, DeviceShow.command,
-    Simulate.command, Status.command, PipelineLint.command, PipelineTest.command, Bench.command,
+    Simulate.command, Status.command, PipelineLint.command, PipelineTest.command,
+    PipelineResume.command, Bench.command,
     Version.command,
 ]
 
