@@ -277,7 +277,9 @@ extension RunningHeartline {
     /// - Parameters:
     ///   - state: as JSON writes it between quotes.
     ///   - clock: milliseconds by which the device's clock is ahead.
-    func heartbeat(_ device: DeviceID, state: String = "", clock: Int64 = 0) throws -> RawResponse {
+    func heartbeat(
+        _ device: DeviceID, state: String = "", status: String = "connected", clock: Int64 = 0
+    ) throws -> RawResponse {
         let url = try #require(URL(string: places.listen))
         let client = try RawClient(
             host: try #require(url.host()), port: UInt16(try #require(url.port)))
@@ -285,7 +287,8 @@ extension RunningHeartline {
         return try client.request(
             "POST", "/api/v1/heartbeat",
             body: """
-                {"device_id":"\(device)","state":"\(state)","tunnel_up":true,"last_handshake":"\(handshake)"}
+                {"device_id":"\(device)","status":"\(status)","state":"\(state)","tunnel_up":true,\
+                "last_handshake":"\(handshake)"}
                 """.utf8)
     }
 }
