@@ -331,6 +331,7 @@ struct EventLogContract<Log: EventLog> {
             while try !consumer.pollCopies().isEmpty {}
             waker.drain()
             try send([(0, "k", "\(number)")], to: .waves)
+            try promise(waker.wait(milliseconds: 60_000), "append \(number) woke nobody")
             let found = try consumer.collect(1, waker).map(\.text)
             try promise(found, is: ["\(number)"], "what was appended")
         }
