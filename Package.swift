@@ -91,8 +91,8 @@ let package = Package(
         library(
             "TestSupport",
             [
-                "Pipeline", "Processors", "Sinks", "EventLog", "Schemas", "Postgres", "System",
-                "Bytes",
+                "Pipeline", "Processors", "Sinks", "EventLog", "Kafka", "Schemas", "Postgres",
+                "System", "Bytes",
             ]),
 
         tests("Bytes", ["Bytes"]),

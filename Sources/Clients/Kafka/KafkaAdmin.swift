@@ -63,7 +63,7 @@ public struct KafkaNewTopic: Sendable, Equatable {
     ) throws(KafkaError) -> [String: KafkaError] {
         var natives: [OpaquePointer?] = unsafe []
         defer {
-            for unsafenative in unsafe natives { unsafe rd_kafka_NewTopic_destroy(native) }
+            for index in unsafe natives.indices { unsafe rd_kafka_NewTopic_destroy(natives[index]) }
         }
         for topic in topics {
             var reason = [CChar](repeating: 0, count: 512)
@@ -111,7 +111,7 @@ public struct KafkaNewTopic: Sendable, Equatable {
             rd_kafka_ConfigResource_new(RD_KAFKA_RESOURCE_TOPIC, topic)
         ]
         defer {
-            for unsafenative in unsafe natives { unsafe rd_kafka_ConfigResource_destroy(native) }
+            unsafe rd_kafka_ConfigResource_destroy(natives[0])
         }
         var settings: [String: String] = [:]
         var failure: KafkaError?

@@ -102,7 +102,7 @@ struct KafkaAssignment {
         }
         // The group still waits for these, and closing would wait for the group.
         try? release(revoked.sorted())
-        for unsafe(_, queue) in unsafe queues { unsafe dropQueue(queue) }
+        for partition in unsafe Array(queues.keys) { unsafe dropQueue(queues[partition]!) }
         unsafe wake(group, false)
         unsafe rd_kafka_queue_destroy(group)
         unsafe _ = rd_kafka_consumer_close(client.handle)
