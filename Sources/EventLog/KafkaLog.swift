@@ -187,7 +187,7 @@ public final class KafkaLog: EventLog {
 
     public func makeProducer(_ settings: ProducerSettings) throws(EventLogError) -> KafkaLogProducer
     {
-        try KafkaLogProducer(settings, self.settings, health)
+        try KafkaLogProducer(settings, self.settings, health, watch)
     }
 
     /// - Throws: `.configuration` if the topic does not exist.

@@ -29,6 +29,8 @@ public final class KafkaLogConsumer: EventConsumer {
     /// By partition.
     private var readings: ContiguousArray<Reading>
     private var changes: [AssignmentChange] = []
+    /// Where partitions begin that librdkafka was not told yet.
+    private var starting: [Int32: Int64] = [:]
     /// Found in a poll that had lent records already.
     private var failure: EventLogError?
     /// The partition with which the next poll begins.
@@ -90,6 +92,7 @@ public final class KafkaLogConsumer: EventConsumer {
     }
 
     private func forget(_ partition: Int32) {
+        starting[partition] = nil
         guard Int(partition) < readings.count else { return }
         readings[Int(partition)].isAssigned = false
         readings[Int(partition)].position = nil
@@ -126,11 +129,22 @@ public final class KafkaLogConsumer: EventConsumer {
                 throw outOfRange(.assigning, partition, offset, range)
             }
         }
-        do throws(KafkaError) { try consumer.read(partition, from: offset) } catch {
-            throw EventLogError(.assigning, error, place: TopicPartition(topic, partition))
-        }
         readings[Int(partition)].position = offset
+        starting[partition] = offset
         waker.signal()
+    }
+
+    /// Partitions that were started since the last poll are assigned together: then they are fetched
+    /// together, and none is ahead of the others.
+    private func assignStarted() throws(EventLogError) {
+        guard !starting.isEmpty else { return }
+        let starts = starting.sorted { $0.key < $1.key }.map {
+            (partition: $0.key, offset: $0.value)
+        }
+        do throws(KafkaError) { try consumer.read(starts) } catch {
+            throw EventLogError(.assigning, error)
+        }
+        starting = [:]
     }
 
     public func release(_ partitions: [Int32]) throws(EventLogError) {
@@ -168,6 +182,7 @@ public final class KafkaLogConsumer: EventConsumer {
             throw failure
         }
         try serve()
+        try assignStarted()
         commitHints(isLast: false)
         guard limit > 0 else { return 0 }
         var count = 0

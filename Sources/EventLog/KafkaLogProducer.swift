@@ -11,17 +11,23 @@ internal import System
 /// - Thread safety: any thread.
 public final class KafkaLogProducer: EventProducer {
     private let account: KafkaAccount
+    private let ackedTopics: Set<Topic>
+    private let closeMilliseconds: Int64
     private let acked: KafkaLane
     private let queued: KafkaLane
 
     init(
-        _ settings: ProducerSettings, _ log: KafkaLogSettings, _ health: KafkaHealth
+        _ settings: ProducerSettings, _ log: KafkaLogSettings, _ health: KafkaHealth,
+        _ watch: KafkaWatch
     ) throws(EventLogError) {
         account = KafkaAccount(limit: settings.queueBytes)
+        ackedTopics = log.ackedTopics
+        closeMilliseconds = log.closeMilliseconds
         acked = KafkaLane(
-            log, health, linger: settings.lingerMilliseconds, timeout: log.ackedMilliseconds)
+            log, health, watch, linger: settings.lingerMilliseconds, timeout: log.ackedMilliseconds)
         queued = KafkaLane(
-            log, health, linger: max(settings.lingerMilliseconds, log.queuedLingerMilliseconds),
+            log, health, watch,
+            linger: max(settings.lingerMilliseconds, log.queuedLingerMilliseconds),
             timeout: log.queuedMilliseconds)
         // What librdkafka does not take is told now, and not by the first batch.
         try acked.open()
@@ -39,7 +45,7 @@ public final class KafkaLogProducer: EventProducer {
             account.leave(batch.sizeBytes, receipt, .stored)
             return .accepted
         }
-        let lane = batch.topic.durability == .acked ? acked : queued
+        let lane = ackedTopics.contains(batch.topic) ? acked : queued
         lane.send(batch, receipt, account)
         return .accepted
     }
@@ -63,10 +69,16 @@ public final class KafkaLogProducer: EventProducer {
         return true
     }
 
-    /// What the cluster has not taken within five seconds has failed.
+    /// Makes its clients useless, as a fatal error does; for tests.
+    public func failFatally() {
+        acked.failFatally()
+        queued.failFatally()
+    }
+
+    /// What the cluster has not taken within the settings' time has failed.
     public func close() {
         account.close()
-        if !flush(milliseconds: 5_000) {
+        if !flush(milliseconds: closeMilliseconds) {
             acked.purge()
             queued.purge()
             _ = flush(milliseconds: 2_000)
@@ -125,10 +137,15 @@ final class KafkaLane: Sendable {
     private let state = Mutex(State())
     private let settings: KafkaLogSettings
     private let health: KafkaHealth
+    private let watch: KafkaWatch
     private let linger: Int64
     private let timeout: Int64
 
-    init(_ settings: KafkaLogSettings, _ health: KafkaHealth, linger: Int64, timeout: Int64) {
+    init(
+        _ settings: KafkaLogSettings, _ health: KafkaHealth, _ watch: KafkaWatch, linger: Int64,
+        timeout: Int64
+    ) {
+        self.watch = watch
         self.settings = settings
         self.health = health
         self.linger = linger
@@ -163,7 +180,14 @@ final class KafkaLane: Sendable {
     private func place(
         of topic: Topic
     ) throws(EventLogError) -> (client: KafkaLaneClient, topic: KafkaTopic) {
-        try state.withLock { (state) throws(EventLogError) in
+        // Brokers may be set to make what they are asked for, with partitions of their own number.
+        if watch.isMissing(topic.rawValue) {
+            throw EventLogError(
+                .producing, .configuration,
+                "topic \(topic.rawValue) does not exist; make the topics with "
+                    + "`heartline topics create`")
+        }
+        return try state.withLock { (state) throws(EventLogError) in
             let client = try current(&state)
             if let known = state.topics[topic] { return (client, known) }
             do throws(KafkaError) {
@@ -230,7 +254,6 @@ final class KafkaLane: Sendable {
         for client in closing { client.close() }
     }
 
-    /// Makes the client useless, for tests.
     func failFatally() { for client in clients { client.producer.failFatally() } }
 }
 

@@ -1,5 +1,5 @@
 internal import Kafka
-internal import Schemas
+public import Schemas
 
 /// How a cluster is reached, and what its clients are told.
 public struct KafkaLogSettings: Sendable {
@@ -59,6 +59,10 @@ public struct KafkaLogSettings: Sendable {
     public var ackedMilliseconds: Int64 = 5_000
     /// The same for topics that nobody waits for; until then they fill the queue. Default: 5 min.
     public var queuedMilliseconds: Int64 = 300_000
+    /// Topics for whose records somebody waits. Default: those that are answered when they are stored.
+    public var ackedTopics = Set(Topic.allCases.filter { $0.durability == .acked })
+    /// Longest wait at the end of a producer for what is under way, in milliseconds. Default: 5 s.
+    public var closeMilliseconds: Int64 = 5_000
     /// Records of queued topics wait so long for company, in milliseconds, if the producer does not
     /// ask for more. Default: 20 ms.
     public var queuedLingerMilliseconds: Int64 = 20

@@ -84,7 +84,8 @@ final class KafkaHealth: KafkaObserver {
 final class KafkaWatch: Sendable {
     private let admin: KafkaAdmin
     private let health: KafkaHealth
-    private let counts = Mutex<[String: Int32]>([:])
+    /// `nil` before the first answer.
+    private let counts = Mutex<[String: Int32]?>(nil)
     private let isStopping = Atomic(false)
 
     init(_ admin: KafkaAdmin, _ health: KafkaHealth) {
@@ -110,7 +111,12 @@ final class KafkaWatch: Sendable {
     }
 
     /// How many partitions a topic has, as was last heard; they never become fewer.
-    func knownCount(of topic: String) -> Int32? { counts.withLock { $0[topic] } }
+    func knownCount(of topic: String) -> Int32? { counts.withLock { $0?[topic] } }
+
+    /// Whether the cluster said that there is no such topic.
+    func isMissing(_ topic: String) -> Bool {
+        counts.withLock { counts in counts.map { $0[topic] == nil } ?? false }
+    }
 
     @discardableResult
     func askCounts(milliseconds: Int64) throws(KafkaError) -> [String: Int32] {

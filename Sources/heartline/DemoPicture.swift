@@ -53,7 +53,7 @@ struct DemoPicture {
                     options: PostgresOptions(applicationName: "heartline demo"))
             }
             guard let connection else { return }
-            let status = try FleetStatus(connection, log: instance.eventLog)
+            let status = try FleetStatus(connection, log: instance.eventLog?.log)
             note(status)
             if isTerminal {
                 Terminal.write("\u{1B}[H\u{1B}[2J" + head + text(status))

@@ -19,7 +19,7 @@ final class RegistryOutbox: Sendable {
     /// How often rows are looked for without a notification, in milliseconds.
     private static let lookMilliseconds: Int64 = 1_000
 
-    private let log: EmbeddedLog
+    private let log: any EventLog
     private let databaseURL: String
     private let readiness: Readiness
     private let receipts = Receipts()
@@ -44,7 +44,7 @@ final class RegistryOutbox: Sendable {
         }
     }
 
-    init(log: EmbeddedLog, databaseURL: String, readiness: Readiness) {
+    init(log: any EventLog, databaseURL: String, readiness: Readiness) {
         self.log = log
         self.databaseURL = databaseURL
         self.readiness = readiness
@@ -81,7 +81,7 @@ final class RegistryOutbox: Sendable {
         let connection = try PostgresConnection(
             databaseURL, options: PostgresOptions(applicationName: "heartline registry outbox"))
         defer { connection.close() }
-        let producer = try log.makeProducer(ProducerSettings())
+        let producer: any EventProducer = try log.makeProducer(ProducerSettings())
         defer { producer.close() }
         try connection.listen("heartline_outbox")
         var isOwner = false
@@ -104,7 +104,7 @@ final class RegistryOutbox: Sendable {
 
     /// - Returns: whether there may be more.
     private func publishRound(
-        _ connection: PostgresConnection, _ producer: EmbeddedProducer
+        _ connection: PostgresConnection, _ producer: any EventProducer
     ) throws -> Bool {
         let rows = try connection.execute(
             """
@@ -142,7 +142,7 @@ final class RegistryOutbox: Sendable {
     }
 
     /// Waits until the log has stored all of the batches.
-    private func deliver(_ batches: [RecordBatch], _ producer: EmbeddedProducer) throws {
+    private func deliver(_ batches: [RecordBatch], _ producer: any EventProducer) throws {
         receipts.count.withLock { $0 = Receipts.Count() }
         let receipt = DeliveryReceipt(receipts, token: 0)
         for batch in batches {

@@ -11,7 +11,7 @@ enum Status {
             Reads the database, and the log where it is under --data. It changes nothing and may be run
             at any time, also beside several instances.
             """,
-        options: DatabaseAccess.options + [
+        options: DatabaseAccess.options + LogAccess.options + [
             .flag("watch", "again every second, until Ctrl-C"),
             .flag("json", "print a JSON object"),
         ]
@@ -23,7 +23,7 @@ enum Status {
         let isWatching = arguments.flag("watch")
         var last: FleetStatus?
         while true {
-            let status = try FleetStatus(connection, log: log)
+            let status = try FleetStatus(connection, log: log?.log)
             if arguments.wantsJSON {
                 Terminal.write(try json(status))
             } else if isWatching && Terminal.isTerminal() {

@@ -62,7 +62,7 @@ final class HeartlineProcess: Sendable {
     }
 
     private static func file(_ path: String) throws -> FileHandle {
-        FileManager.default.createFile(atPath: path, contents: nil)
+        _ = FileManager.default.createFile(atPath: path, contents: nil)
         return try FileHandle(forWritingTo: URL(filePath: path))
     }
 

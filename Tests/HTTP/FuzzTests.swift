@@ -68,7 +68,8 @@ import Testing
     private func decode(_ parts: [UnsafeRawBufferPointer]) -> Decoded {
         var decoder = ChunkedDecoder()
         var result = Decoded()
-        for unsafepart in unsafe parts where result.outcome == .incomplete {
+        for index in unsafe parts.indices where result.outcome == .incomplete {
+            let part = unsafe parts[index]
             var data: [UInt8] = []
             let (outcome, taken) = unsafe decoder.advance(over: part, limit: 1000) {
                 unsafe data.append(contentsOf: $0)

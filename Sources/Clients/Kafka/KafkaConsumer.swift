@@ -144,15 +144,18 @@ struct KafkaAssignment {
     /// The error that made the consumer useless, if one did.
     public var fatalError: KafkaError? { client.fatalError }
 
-    /// Reads a partition from `offset` on; also one that is read already.
-    public func read(_ partition: Int32, from offset: Int64) throws(KafkaError) {
-        try stopReading([partition])
-        try openQueue(partition)
-        let list = unsafe rd_kafka_topic_partition_list_new(1)
+    /// Reads partitions from these offsets on; also those that are read already.
+    public func read(_ starts: [(partition: Int32, offset: Int64)]) throws(KafkaError) {
+        try stopReading(starts.map(\.partition))
+        let list = unsafe rd_kafka_topic_partition_list_new(Int32(starts.count))
         defer { unsafe rd_kafka_topic_partition_list_destroy(list) }
-        unsafe rd_kafka_topic_partition_list_add(list, topic, partition).pointee.offset = offset
+        for (partition, offset) in starts {
+            try openQueue(partition)
+            unsafe rd_kafka_topic_partition_list_add(list, topic, partition).pointee.offset =
+                offset
+        }
         unsafe try KafkaError.check(.assigning, rd_kafka_incremental_assign(client.handle, list))
-        client.context.assignment.withLock { _ = $0.reading.insert(partition) }
+        client.context.assignment.withLock { $0.reading.formUnion(starts.map(\.partition)) }
     }
 
     private func openQueue(_ partition: Int32) throws(KafkaError) {

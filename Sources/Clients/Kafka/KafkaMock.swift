@@ -29,6 +29,7 @@ internal import CRdKafka
         case requestTimedOut = 7
         case notEnoughReplicas = 19
         case notEnoughReplicasAfterAppend = 20
+        case unknownMember = 25
         case topicAuthorization = 29
         case outOfOrderSequence = 45
     }
