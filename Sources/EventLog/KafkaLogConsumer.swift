@@ -31,6 +31,10 @@ public final class KafkaLogConsumer: EventConsumer {
     private var changes: [AssignmentChange] = []
     /// Where partitions begin that librdkafka was not told yet.
     private var starting: [Int32: Int64] = [:]
+    /// Partitions that were started and of which nothing was heard yet, and how long that counts.
+    private var arriving: [Int32] = []
+    private var arrivingEnd: Int64 = 0
+    private let pause = Waker()
     /// Found in a poll that had lent records already.
     private var failure: EventLogError?
     /// The partition with which the next poll begins.
@@ -41,6 +45,7 @@ public final class KafkaLogConsumer: EventConsumer {
     /// grow, and what the log has lost meanwhile shows when it is read.
     private static let rangeMilliseconds: Int64 = 1_000
     private static let commitMilliseconds: Int64 = 1_000
+    private static let arrivalMilliseconds: Int64 = 1_000
 
     init(
         _ topic: Topic, partitions: Int32, group: String, _ waker: Waker,
@@ -145,6 +150,21 @@ public final class KafkaLogConsumer: EventConsumer {
             throw EventLogError(.assigning, error)
         }
         starting = [:]
+        arriving = starts.map(\.partition)
+        arrivingEnd = SystemClock.monotonicMilliseconds() + Self.arrivalMilliseconds
+    }
+
+    /// Whether all partitions that were started together have answered, so that none runs ahead of the
+    /// others. One that does not answer holds them up for a moment only.
+    private func haveArrived() -> Bool {
+        guard !arriving.isEmpty else { return true }
+        arriving.removeAll { partition in
+            guard let position = readings[Int(partition)].position else { return true }
+            if consumer.hasWaiting(partition) { return true }
+            return consumer.knownOffsets(of: partition).map { $0.next <= position } ?? false
+        }
+        if SystemClock.monotonicMilliseconds() >= arrivingEnd { arriving = [] }
+        return arriving.isEmpty
     }
 
     public func release(_ partitions: [Int32]) throws(EventLogError) {
@@ -185,6 +205,12 @@ public final class KafkaLogConsumer: EventConsumer {
         try assignStarted()
         commitHints(isLast: false)
         guard limit > 0 else { return 0 }
+        guard haveArrived() else {
+            // Not every answer rings.
+            pause.wait(milliseconds: 1)
+            waker.signal()
+            return 0
+        }
         var count = 0
         var isDrained = false
         while count < limit, !isDrained {

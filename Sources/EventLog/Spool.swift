@@ -271,6 +271,22 @@ final class Spool<Producer: EventProducer>: DeliveryReceiver {
             }
         }
 
+        /// Whether one of them is known to have failed.
+        var haveFailed: Bool {
+            window.withLock { window in
+                window.outcomes.contains { outcome in
+                    if case .failed = outcome { true } else { false }
+                }
+            }
+        }
+
+        /// Those that are known, in order, up to the first that is not.
+        var known: [DeliveryOutcome] {
+            window.withLock { window in
+                window.outcomes.prefix { $0 != nil }.compactMap { $0 }
+            }
+        }
+
         /// `nil` while some are missing.
         var outcomes: [DeliveryOutcome]? {
             window.withLock { window in
@@ -337,6 +353,8 @@ final class Spool<Producer: EventProducer>: DeliveryReceiver {
         guard !entries.isEmpty else { return false }
         let first = receipts.begin(entries.count)
         for (index, entry) in entries.enumerated() {
+            // What is behind one that failed would be ahead of it.
+            if receipts.haveFailed { return settle(entries, receipts.known) }
             let receipt = DeliveryReceipt(receipts, token: first + UInt64(index))
             var outcome = forwarding.send(entry.batch, receipt: receipt)
             while case .queueFull = outcome, !mustStop {
@@ -345,11 +363,11 @@ final class Spool<Producer: EventProducer>: DeliveryReceiver {
             }
             guard case .accepted = outcome else { return false }
         }
-        while true {
-            if let outcomes = receipts.outcomes { return settle(entries, outcomes) }
-            if mustStop { return false }
-            receipts.waker.wait(milliseconds: 250)
+        let end = SystemClock.monotonicMilliseconds() + 5 * settings.patienceMilliseconds
+        while receipts.outcomes == nil, !mustStop, SystemClock.monotonicMilliseconds() < end {
+            receipts.waker.wait(milliseconds: 100)
         }
+        return settle(entries, receipts.known)
     }
 
     private var mustStop: Bool { state.withLock { $0.isStopping } }

@@ -26,7 +26,7 @@ import Testing
         try withMock { mock, log in
             let producer = try log.makeProducer(ProducerSettings())
             let receipts = ReceiptCollector()
-            mock.cluster.fail(.produce, [.topicAuthorization])
+            mock.cluster.fail(.produce, [.messageTooLarge])
             try producer.sendNumbers(0..<1, receipts)
             guard case .failed(let error) = try receipts.outcome(of: 0) else {
                 Issue.record("it was refused")
@@ -34,7 +34,7 @@ import Testing
             }
             #expect(error.kind == .configuration)
             #expect(error.reason.contains("topic waves"))
-            #expect(error.reason.contains("let this user"))
+            #expect(error.reason.contains("max.message.bytes"))
             try producer.sendNumbers(1..<50, receipts)
             for number in UInt64(1)..<50 { try receipts.requireStored(number) }
             producer.close()

@@ -38,7 +38,7 @@ import Testing
     @Test("What librdkafka does not know, or take, is told in its words")
     func unknown() throws {
         for (text, words) in [
-            ("foo.bar=1", "foo.bar"), ("compression.type=best", "compression.type"),
+            ("foo.bar=1", "foo.bar"), ("compression.type=best", "compression.codec"),
             ("security.protocol=sasl", "security.protocol"),
         ] {
             let settings = try KafkaLogSettings(

@@ -223,6 +223,12 @@ struct KafkaAssignment {
         return unsafe KafkaMessage(owning: pointer)
     }
 
+    /// Whether something of a partition waits to be handed out.
+    public func hasWaiting(_ partition: Int32) -> Bool {
+        guard let queue = unsafe queues[partition] else { return false }
+        return unsafe rd_kafka_queue_length(queue) > 0
+    }
+
     /// The offsets that the last answers of the broker told; `nil` before the first one. The lower is
     /// not told with every answer.
     public func knownOffsets(of partition: Int32) -> (earliest: Int64?, next: Int64)? {

@@ -52,6 +52,11 @@ public struct KafkaError: Error, Hashable, Sendable, CustomStringConvertible {
 
     public var kind: Kind {
         if isFatal { return .fatal }
+        // A broker that expects something else only hangs up.
+        if code == RD_KAFKA_RESP_ERR__TRANSPORT.rawValue {
+            if reason.contains("SSL_HANDSHAKE") { return .tls }
+            if reason.contains("in state AUTH") { return .authentication }
+        }
         return switch rd_kafka_resp_err_t(rawValue: code) {
         case RD_KAFKA_RESP_ERR__RESOLVE: .unresolved
         case RD_KAFKA_RESP_ERR__AUTHENTICATION, RD_KAFKA_RESP_ERR_SASL_AUTHENTICATION_FAILED,

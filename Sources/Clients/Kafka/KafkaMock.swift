@@ -27,6 +27,7 @@ internal import CRdKafka
         case transport = -195
         case notLeader = 6
         case requestTimedOut = 7
+        case messageTooLarge = 10
         case notEnoughReplicas = 19
         case notEnoughReplicasAfterAppend = 20
         case unknownMember = 25
