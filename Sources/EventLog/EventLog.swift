@@ -98,7 +98,7 @@ public struct RecordBatch: Sendable {
         appendHead(partition, timestamp, key.count, value.count, headers.bytes.count)
         bytes.append(key)
         bytes.append(value)
-        bytes.append(headers.bytes)
+        if !headers.bytes.isEmpty { bytes.append(headers.bytes) }
         count += 1
     }
 
@@ -113,11 +113,13 @@ public struct RecordBatch: Sendable {
     private mutating func appendHead(
         _ partition: Int32, _ timestamp: EventTime, _ key: Int, _ value: Int, _ headers: Int
     ) {
-        bytes.appendLittleEndian(partition)
-        bytes.appendLittleEndian(timestamp.milliseconds)
-        bytes.appendLittleEndian(Int32(key))
-        bytes.appendLittleEndian(Int32(value))
-        bytes.appendLittleEndian(Int32(headers))
+        // Six numbers, 24 bytes, written in three words.
+        let time = UInt64(bitPattern: timestamp.milliseconds)
+        func word(_ low: UInt64, _ high: UInt64) -> UInt64 { low & 0xFFFF_FFFF | high << 32 }
+        func bits(_ number: Int) -> UInt64 { UInt64(truncatingIfNeeded: number) }
+        bytes.appendLittleEndian(word(bits(Int(partition)), time))
+        bytes.appendLittleEndian(word(time >> 32, bits(key)))
+        bytes.appendLittleEndian(word(bits(value), bits(headers)))
     }
 
     public mutating func removeAll() {

@@ -21,6 +21,8 @@ public struct SimulatorSettings: Sendable {
     public var trust = CurlRequest.Trust.system
     /// `nil`: until stopped.
     public var duration: Duration?
+    /// At the end, what is on its way is waited for so long, then given up. Default: 1 s.
+    public var lastWait: Duration = .seconds(1)
 
     public init(url: String) { self.url = url }
 }
@@ -57,8 +59,6 @@ public final class Simulator: Sendable {
 
     /// Runs the fleet until it is asked to stop or its duration is over. Blocks the calling thread,
     /// which does all the work; not twice at once.
-    ///
-    /// What is still on its way at the end is waited for, a second at most.
     /// - Throws: `CurlError` if libcurl itself fails; failed requests are counted instead.
     public func run(until stop: StopFlag) throws(CurlError) {
         var transfers = try CurlTransfers(
@@ -70,7 +70,7 @@ public final class Simulator: Sendable {
             try shell.step(&transfers, wakingOn: stop.descriptor)
             if shell.isReportDue { shell.publish(to: published) }
         }
-        try shell.drain(&transfers, milliseconds: 1_000)
+        try shell.drain(&transfers, milliseconds: settings.lastWait.milliseconds)
         shell.publish(to: published)
     }
 }
@@ -107,10 +107,7 @@ private struct SimulatorShell: ~Copyable {
         startMilliseconds = start
         wallOffset = SystemClock.wallMilliseconds() - start
         endMilliseconds =
-            settings.duration.map { duration in
-                let (seconds, attoseconds) = duration.components
-                return start + seconds * 1_000 + attoseconds / 1_000_000_000_000_000
-            } ?? .max
+            settings.duration.map { start + $0.milliseconds } ?? .max
         nextReportMilliseconds = startMilliseconds + Self.reportEveryMilliseconds
         model = FleetModel(
             devices: agents, settings: settings.agent, faults: settings.faults,
@@ -225,5 +222,11 @@ private struct SimulatorShell: ~Copyable {
         }
         let report = report
         published.withLock { $0 = report }
+    }
+}
+
+extension Duration {
+    fileprivate var milliseconds: Int64 {
+        components.seconds * 1_000 + components.attoseconds / 1_000_000_000_000_000
     }
 }

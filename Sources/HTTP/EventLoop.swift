@@ -63,8 +63,10 @@ internal import TLS
     /// Connections that a drain or a stop cut.
     private(set) var cut = 0
 
+    /// Takes both descriptors over.
     init(
-        index: Int, listener: Int32, configuration: ServerConfiguration, mailbox: LoopMailbox,
+        index: Int, listener: Int32, poll: Int32, configuration: ServerConfiguration,
+        mailbox: LoopMailbox,
         counters: ServerCounters, handler: any RequestHandler
     ) {
         self.index = index
@@ -75,8 +77,7 @@ internal import TLS
         limits = configuration.limits
         tls = configuration.tls
         name = configuration.name
-        poll = epoll_create1(Int32(EPOLL_CLOEXEC))
-        precondition(poll >= 0, "making an epoll instance: no file descriptors left")
+        self.poll = poll
         unsafe readBuffer = .allocate(byteCount: Self.readCapacity, alignment: 64)
         unsafe roundBuffer = .allocate(byteCount: Self.roundCapacity, alignment: 64)
         now = SystemClock.monotonicMilliseconds()

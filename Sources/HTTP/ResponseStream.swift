@@ -24,7 +24,8 @@ public struct ResponseStream: Sendable {
     public var isOpen: Bool { handle.core.isOpen }
 
     /// Calls once, on the loop's thread, when fewer than `ServerLimits.lowWaterBytes` wait or the
-    /// stream is no longer open; at once, on this thread, if it is not open already. A second call replaces a first that is still waiting.
+    /// stream is no longer open; at once, on this thread, if it is not open already. A second call
+    /// replaces a first that is still waiting.
     public func whenReady(_ call: @escaping @Sendable () -> Void) { handle.core.whenReady(call) }
 }
 

@@ -109,14 +109,23 @@ public final class Server: Sendable {
         for warning in configuration.tls?.warnings ?? [] {
             Log.warning("checking the certificate", ["error": warning])
         }
+        // Made here, where running out of descriptors can still be told.
+        let polls = opened.map { _ in epoll_create1(Int32(EPOLL_CLOEXEC)) }
+        guard polls.allSatisfy({ $0 >= 0 }) else {
+            let code = errno
+            for descriptor in opened + polls where descriptor >= 0 { close(descriptor) }
+            throw HTTPError.listening(on: configuration.address.description, code: code)
+        }
         threads.withLock { threads in
             for (index, listener) in opened.enumerated() {
                 let mailbox = mailboxes[index]
+                let poll = polls[index]
                 threads.append(
                     SystemThread.start("\(configuration.name)-\(index)") {
                         [configuration, counters, makeHandler, cut] in
                         let loop = EventLoop(
-                            index: index, listener: listener, configuration: configuration,
+                            index: index, listener: listener, poll: poll,
+                            configuration: configuration,
                             mailbox: mailbox, counters: counters, handler: makeHandler(index))
                         loop.run()
                         cut.connections.add(loop.cut, ordering: .relaxed)

@@ -70,7 +70,9 @@ final class AgentAPI: Routes, DeliveryReceiver, @unchecked Sendable {
     private func handle(_ heartbeat: Heartbeat, _ exchange: borrowing Exchange) {
         let round = beginRound()
         let lookup = state.cache.lookUp(heartbeat.device, now: round.monotonic) {
-            HeartbeatWaiter(loop: self, number: waiting.nextNumber)
+            // Who has to wait is not known to be a device yet, and may be turned away.
+            exchange.counters.bytesInFlight > state.overloadBytes
+                ? nil : HeartbeatWaiter(loop: self, number: waiting.nextNumber)
         }
         switch lookup {
         case .found(let answer):

@@ -2,7 +2,7 @@ public import Bytes
 package import Schemas
 
 /// A device's answer to its heartbeats, complete.
-public struct DeviceAnswer: Sendable, Equatable {
+public struct DeviceAnswer: Sendable, Equatable, CustomStringConvertible {
     /// The registry's version of the device.
     public var version: Int64
     /// Suspended devices are answered 403, and `body` is empty.
@@ -14,6 +14,10 @@ public struct DeviceAnswer: Sendable, Equatable {
         self.version = version
         self.isSuspended = isSuspended
         self.body = body
+    }
+
+    public var description: String {
+        "DeviceAnswer(version: \(version), isSuspended: \(isSuspended), body: hidden)"
     }
 }
 
@@ -121,17 +125,18 @@ package struct CacheShard<Waiter: Sendable>: Sendable {
 
     package init(limits: CacheLimits) { self.limits = limits }
 
-    /// What to answer to a device now. `waiter` is made only if it has to wait.
+    /// What to answer to a device now. `waiter` is called only if it has to wait, and may refuse by
+    /// `nil`.
     package mutating func lookUp(
-        _ device: DeviceID, now: Int64, waiter: () -> Waiter
+        _ device: DeviceID, now: Int64, waiter: () -> Waiter?
     ) -> Lookup {
         if let place = places[device] {
             if !entries[place].wasUsed { entries[place].wasUsed = true }
             return .found(entries[place].answer)
         }
         if pendings[device] != nil {
-            guard waiterCount < limits.waiters else { return .full }
-            pendings[device]!.waiters.append(waiter())
+            guard waiterCount < limits.waiters, let waiter = waiter() else { return .full }
+            pendings[device]!.waiters.append(waiter)
             waiterCount += 1
             return .waiting(load: nil)
         }
@@ -139,9 +144,11 @@ package struct CacheShard<Waiter: Sendable>: Sendable {
             if now < unknown.until { return .unknown }
             unknowns[device] = nil
         }
-        guard pendings.count < limits.pending, waiterCount < limits.waiters else { return .full }
+        guard pendings.count < limits.pending, waiterCount < limits.waiters,
+            let waiter = waiter()
+        else { return .full }
         lastTicket += 1
-        pendings[device] = Pending(ticket: lastTicket, waiters: [waiter()])
+        pendings[device] = Pending(ticket: lastTicket, waiters: [waiter])
         waiterCount += 1
         return .waiting(load: lastTicket)
     }

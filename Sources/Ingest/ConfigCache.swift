@@ -25,7 +25,7 @@ final class ConfigCache: Sendable {
         shards[Int(truncatingIfNeeded: device.low & UInt64(Self.shardCount - 1))]
     }
 
-    func lookUp(_ device: DeviceID, now: Int64, waiter: () -> HeartbeatWaiter) -> Shard.Lookup {
+    func lookUp(_ device: DeviceID, now: Int64, waiter: () -> HeartbeatWaiter?) -> Shard.Lookup {
         shard(of: device).shard.withLock { $0.lookUp(device, now: now, waiter: waiter) }
     }
 

@@ -11,6 +11,7 @@ final class ConfigLoader: Sendable {
     private let readiness: Readiness
     private let databaseURL: String
     private let secretKey: [UInt8]
+    private let statementMilliseconds: Int64
     private let isStopping = Atomic(false)
     private let thread = Mutex<SystemThread?>(nil)
 
@@ -24,13 +25,14 @@ final class ConfigLoader: Sendable {
 
     init(
         cache: ConfigCache, queue: LoadQueue, readiness: Readiness, databaseURL: String,
-        secretKey: [UInt8]
+        secretKey: [UInt8], statementMilliseconds: Int64
     ) {
         self.cache = cache
         self.queue = queue
         self.readiness = readiness
         self.databaseURL = databaseURL
         self.secretKey = secretKey
+        self.statementMilliseconds = statementMilliseconds
     }
 
     func start() {
@@ -52,16 +54,35 @@ final class ConfigLoader: Sendable {
         var options = PostgresOptions(applicationName: "heartline front-end")
         // A device waits for this, and agents give up after 30 s.
         options.connectTimeout = .seconds(3)
-        options.statementTimeout = .seconds(5)
-        options.responseTimeout = .seconds(6)
+        options.statementTimeout = .milliseconds(statementMilliseconds)
+        options.responseTimeout = .milliseconds(statementMilliseconds + 1_000)
         let registry = try Registry(
             try PostgresConnection(databaseURL, options: options), secretKey: secretKey)
         try registry.checkKey()
         return registry
     }
 
+    /// Tells of an outage once, and again every half minute that it lasts.
+    private struct Complaints {
+        private var next: Int64 = .min
+
+        mutating func add(_ error: any Error, _ readiness: Readiness) {
+            readiness.set(ConfigLoader.part, "\(error)")
+            let now = SystemClock.monotonicMilliseconds()
+            guard now >= next else { return }
+            next = now + 30_000
+            Log.warning("reading devices' configurations", ["error": "\(error)"])
+        }
+
+        mutating func end(_ readiness: Readiness) {
+            readiness.set(ConfigLoader.part, nil)
+            next = .min
+        }
+    }
+
     private func run() {
         var registry: Registry?
+        var complaints = Complaints()
         var nextAttempt = SystemClock.monotonicMilliseconds()
         while !isStopping.load(ordering: .acquiring) {
             let items = queue.take(atMost: Self.batch)
@@ -69,10 +90,9 @@ final class ConfigLoader: Sendable {
             if registry == nil, now >= nextAttempt {
                 do {
                     registry = try connect()
-                    readiness.set(Self.part, nil)
+                    complaints.end(readiness)
                 } catch {
-                    readiness.set(Self.part, "\(error)")
-                    Log.warning("reading devices' configurations", ["error": "\(error)"])
+                    complaints.add(error, readiness)
                     nextAttempt = SystemClock.monotonicMilliseconds() + Self.pauseMilliseconds
                 }
             }
@@ -84,8 +104,7 @@ final class ConfigLoader: Sendable {
                 }
             } catch {
                 fail(items)
-                readiness.set(Self.part, "\(error)")
-                Log.warning("reading devices' configurations", ["error": "\(error)"])
+                complaints.add(error, readiness)
                 registry = nil
                 nextAttempt = SystemClock.monotonicMilliseconds()
             }

@@ -51,7 +51,8 @@ public final class FrontEnd<LogType: EventLog>: Sendable {
         let queue = LoadQueue()
         let state = IngestState(
             producer: producer, partitions: partitions, durability: settings.durability,
-            cache: cache, loadQueue: queue, boot: boot, loops: settings.server.loops)
+            cache: cache, loadQueue: queue, overloadBytes: settings.overloadBytes, boot: boot,
+            loops: settings.server.loops)
         self.settings = settings
         self.readiness = readiness
         self.producer = producer
@@ -59,14 +60,18 @@ public final class FrontEnd<LogType: EventLog>: Sendable {
         counters = state.counters
         loader = ConfigLoader(
             cache: cache, queue: queue, readiness: readiness, databaseURL: databaseURL,
-            secretKey: settings.secretKey)
+            secretKey: settings.secretKey,
+            statementMilliseconds: settings.databaseMilliseconds)
         bell = BellTail(
             log, cache: cache, readiness: readiness,
             group: "front-end-\(String(boot, radix: 16))")
         beacons = BeaconWriter(
             state, frontEnd: InlineText(settings.name),
             intervalMilliseconds: settings.beaconMilliseconds)
-        server = try Server(configuration: settings.server) { loop in
+        var listener = settings.server
+        listener.limits.drainMilliseconds = min(
+            listener.limits.drainMilliseconds, settings.drainMilliseconds)
+        server = try Server(configuration: listener) { loop in
             IngestHandler(AgentAPI(state, loop: loop))
         }
         admin = try settings.admin.map { configuration in

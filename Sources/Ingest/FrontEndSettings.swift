@@ -3,7 +3,7 @@ public import HTTP
 public import Schemas
 
 /// How a front-end listens and what it promises.
-public struct FrontEndSettings: Sendable {
+public struct FrontEndSettings: Sendable, CustomStringConvertible {
     /// The public listener. Default: 127.0.0.1:8080, without TLS.
     public var server: ServerConfiguration
     /// The operators' listener; `nil`: none.
@@ -21,8 +21,18 @@ public struct FrontEndSettings: Sendable {
     public var cache = CacheLimits()
     /// Bytes of events that may wait for the log. Default: 64 MiB.
     public var queueBytes = 64 << 20
-    /// Longest wait for the log to store what is queued at the end. Default: 5 s.
-    public var flushMilliseconds: Int64 = 5_000
+    /// Bytes of requests and answers in flight on the whole listener above which a heartbeat whose
+    /// device would have to be read is answered 503. Default: 256 MiB. Devices in memory are always
+    /// answered.
+    public var overloadBytes = 256 << 20
+    /// Longest read of devices from the database, after which their heartbeats are answered 500.
+    /// Default: 5 s.
+    public var databaseMilliseconds: Int64 = 5_000
+    /// Longest wait for requests in flight at the end; the listener's own limit if that is shorter.
+    /// Default: 5 s, so that with the next an end takes less than 10 s.
+    public var drainMilliseconds: Int64 = 5_000
+    /// Longest wait for the log to store what is queued at the end. Default: 4 s.
+    public var flushMilliseconds: Int64 = 4_000
     /// Longest wait at the start for the log to be followed and to take a first beacon.
     public var startMilliseconds: Int64 = 10_000
 
@@ -34,6 +44,9 @@ public struct FrontEndSettings: Sendable {
         self.secretKey = secretKey
         name = "\(ProcessInfo.processInfo.hostName)/\(server.address)"
     }
+
+    /// Without the secret key.
+    public var description: String { "FrontEndSettings(\(name), \(durability))" }
 }
 
 /// A front-end that cannot start or cannot be made.

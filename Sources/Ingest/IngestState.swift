@@ -11,6 +11,8 @@ final class IngestState: Sendable {
     let cache: ConfigCache
     let counters = IngestCounters()
     let loadQueue: LoadQueue
+    /// Bytes in flight above which nothing is read from the database any more.
+    let overloadBytes: Int
     /// Random, and new at each start.
     let boot: UInt64
     /// For each event loop, the monotonic milliseconds up to which all that it accepted is in the
@@ -20,13 +22,14 @@ final class IngestState: Sendable {
 
     init(
         producer: any EventProducer, partitions: Int32, durability: Topic.Durability,
-        cache: ConfigCache, loadQueue: LoadQueue, boot: UInt64, loops: Int
+        cache: ConfigCache, loadQueue: LoadQueue, overloadBytes: Int, boot: UInt64, loops: Int
     ) {
         self.producer = producer
         self.partitions = partitions
         self.durability = durability
         self.cache = cache
         self.loadQueue = loadQueue
+        self.overloadBytes = overloadBytes
         self.boot = boot
         let now = SystemClock.monotonicMilliseconds()
         readings = (0..<loops).map { _ in LoopReading(now) }

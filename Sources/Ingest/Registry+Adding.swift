@@ -31,15 +31,15 @@ extension Registry {
         }
         let interval = try expectedInterval.map { try Self.milliseconds($0) }
         // Before the transaction: nobody has to wait for the keys.
-        let devices = try NewDevice.make(count: count, secretKey: secretKey)
+        let shares = try NewDevices.make(count: count, secretKey: secretKey)
         return try connection.transaction {
             let (pool, network) = try lockNetwork()
             let addresses = try allocate(count, in: pool)
             let sequence = try reserveOutbox(2 * count)
-            try copyDevices(devices, addresses, interval)
-            try copyOutbox(devices, addresses, interval, network, firstSequence: sequence)
+            try copyDevices(shares, addresses, interval)
+            try copyOutbox(shares, addresses, interval, network, firstSequence: sequence)
             try connection.run("NOTIFY heartline_outbox")
-            return devices.map(\.device)
+            return shares.flatMap { $0.devices.map(\.device) }
         }
     }
 
@@ -91,7 +91,7 @@ extension Registry {
     private static var pieceBytes: Int { 1 << 20 }
 
     private func copyDevices(
-        _ devices: [NewDevice], _ addresses: [UInt32], _ interval: Int64?
+        _ shares: [NewDevices], _ addresses: [UInt32], _ interval: Int64?
     ) throws {
         try connection.copyIn(
             """
@@ -100,30 +100,34 @@ extension Registry {
             """
         ) { (writer) throws(PostgresError) in
             var tuples = ByteBuffer()
-            var text = ByteBuffer()
-            for (index, device) in devices.enumerated() {
-                tuples.appendBigEndian(Int16(5))
-                tuples.appendBigEndian(Int32(16))
-                tuples.appendBigEndian(device.device.high)
-                tuples.appendBigEndian(device.device.low)
-                // inet: family (IPv4), bits, not a cidr, size, address.
-                tuples.appendBigEndian(Int32(8))
-                tuples.append([2, 32, 0, 4])
-                tuples.appendBigEndian(addresses[index])
-                text.removeAll()
-                text.append(hexOf: device.publicKey.span)
-                tuples.append(field: text.span)
-                tuples.append(field: device.sealedSecrets.span)
-                if let interval {
+            var address = addresses.makeIterator()
+            for share in shares {
+                for (index, device) in share.devices.enumerated() {
+                    tuples.appendBigEndian(Int16(5))
                     tuples.appendBigEndian(Int32(16))
-                    tuples.appendBigEndian(interval * 1_000)
-                    tuples.appendBigEndian(Int64(0))
-                } else {
-                    tuples.appendBigEndian(Int32(-1))
-                }
-                if tuples.count >= Self.pieceBytes {
-                    try writer.write(tuples.span)
-                    tuples.removeAll()
+                    tuples.appendBigEndian(device.device.high)
+                    tuples.appendBigEndian(device.device.low)
+                    // inet: family (IPv4), bits, not a cidr, size, address.
+                    tuples.appendBigEndian(Int32(8))
+                    tuples.append([2, 32, 0, 4])
+                    tuples.appendBigEndian(address.next()!)
+                    tuples.appendBigEndian(Int32(64))
+                    tuples.append(hex: device.publicKey)
+                    let start = index * NewDevices.sealedBytes
+                    tuples.append(
+                        field: share.sealed.span.extracting(
+                            start..<(start + NewDevices.sealedBytes)))
+                    if let interval {
+                        tuples.appendBigEndian(Int32(16))
+                        tuples.appendBigEndian(interval * 1_000)
+                        tuples.appendBigEndian(Int64(0))
+                    } else {
+                        tuples.appendBigEndian(Int32(-1))
+                    }
+                    if tuples.count >= Self.pieceBytes {
+                        try writer.write(tuples.span)
+                        tuples.removeAll()
+                    }
                 }
             }
             if !tuples.isEmpty { try writer.write(tuples.span) }
@@ -131,7 +135,7 @@ extension Registry {
     }
 
     private func copyOutbox(
-        _ devices: [NewDevice], _ addresses: [UInt32], _ interval: Int64?,
+        _ shares: [NewDevices], _ addresses: [UInt32], _ interval: Int64?,
         _ network: NetworkConfiguration, firstSequence: Int64
     ) throws {
         let time = EventTime(milliseconds: SystemClock.wallMilliseconds()).postgresMicroseconds
@@ -159,7 +163,8 @@ extension Registry {
                 tuples.appendBigEndian(time)
                 sequence += 1
             }
-            for (index, device) in devices.enumerated() {
+            var address = addresses.makeIterator()
+            for device in shares.lazy.flatMap({ $0.devices }) {
                 key.removeAll()
                 key.append(device.device)
                 value.removeAll()
@@ -171,7 +176,7 @@ extension Registry {
                 value.removeAll()
                 value.append(
                     bellOf: device.device, version: 1,
-                    device.hashes(address: addresses[index], network), isSuspended: false)
+                    device.hashes(address: address.next()!, network), isSuspended: false)
                 append("device-configs")
                 if tuples.count >= Self.pieceBytes {
                     try writer.write(tuples.span)
@@ -199,23 +204,23 @@ extension ByteBuffer {
 /// A device that is about to be added.
 private struct NewDevice: Sendable {
     var device: DeviceID
-    var publicKey: [UInt8]
-    var sealedSecrets: ByteBuffer
+    /// 32 bytes, public.
+    var publicKey: Digest
     var privateKeyFingerprint: Digest
     var presharedKeyFingerprint: Digest
 
-    private init(box: SecretBox) throws(CryptoError) {
+    /// Appends the sealed secrets to `sealed`.
+    init(box: SecretBox, sealed: inout ByteBuffer) throws(CryptoError) {
         // A random UUID (RFC 4122, version 4).
         device = DeviceID(
             high: try Random.integer() & ~0xF000 | 0x4000,
             low: try Random.integer() & ~(3 << 62) | (2 << 62))
         let pair = try X25519KeyPair.generate()
         let presharedKey = try Random.bytes(32)
-        publicKey = pair.publicKey
-        sealedSecrets = ByteBuffer()
+        publicKey = Digest(bytes: pair.publicKey.span)
         try box.seal(
             DeviceSecrets(privateKey: pair.privateKey, presharedKey: presharedKey), of: device,
-            into: &sealedSecrets)
+            into: &sealed)
         privateKeyFingerprint = SHA256.hash(pair.privateKey.span)
         presharedKeyFingerprint = SHA256.hash(presharedKey.span)
     }
@@ -227,20 +232,32 @@ private struct NewDevice: Sendable {
                 privateKeyFingerprint: privateKeyFingerprint,
                 presharedKeyFingerprint: presharedKeyFingerprint, network: network), [])
     }
+}
 
-    /// Makes them on as many threads as there are cores.
-    static func make(count: Int, secretKey: [UInt8]) throws -> [NewDevice] {
+/// Devices that are about to be added, without an allocation for each: a million take 0.2 GB.
+private struct NewDevices: Sendable {
+    private(set) var devices: [NewDevice] = []
+    /// Their sealed secrets, one after another, all of the same size.
+    private(set) var sealed = ByteBuffer()
+
+    static let sealedBytes = 64 + AESGCM.overheadBytes
+
+    init(count: Int, box: SecretBox) throws(CryptoError) {
+        devices.reserveCapacity(count)
+        sealed.reserveCapacity(count * Self.sealedBytes)
+        for _ in 0..<count { devices.append(try NewDevice(box: box, sealed: &sealed)) }
+    }
+
+    /// Makes them on as many threads as there are cores, a share on each.
+    static func make(count: Int, secretKey: [UInt8]) throws -> [NewDevices] {
         let shares = max(1, min(ProcessInfo.processInfo.activeProcessorCount, count / 64))
-        let made = Mutex<[[NewDevice]]>([])
+        let made = Mutex<[NewDevices]>([])
         let failure = Mutex<(any Error)?>(nil)
         let makeShare = { @Sendable (_ share: Int) in
             do {
-                let box = try SecretBox(key: secretKey)
-                var result: [NewDevice] = []
                 let size = count / shares + (share < count % shares ? 1 : 0)
-                result.reserveCapacity(size)
-                for _ in 0..<size { result.append(try NewDevice(box: box)) }
-                made.withLock { $0.append(result) }
+                let devices = try NewDevices(count: size, box: try SecretBox(key: secretKey))
+                made.withLock { $0.append(devices) }
             } catch {
                 failure.withLock { $0 = error }
             }
@@ -254,6 +271,6 @@ private struct NewDevice: Sendable {
             for thread in threads { thread.join() }
         }
         if let error = failure.withLock({ $0 }) { throw error }
-        return made.withLock { Array($0.joined()) }
+        return made.withLock { $0 }
     }
 }

@@ -102,6 +102,19 @@ public struct PipelineFile: Sendable {
         return files
     }
 
+    /// What the processor has and no sink names, for `WorkerSettings`.
+    public var omittedTables: Set<String> {
+        Set(PipelineTable.allCases.filter { !tables.contains($0) }.map(\.storedName))
+    }
+
+    /// What the processor has and no sink names. Dead letters are always written.
+    public var omittedTopics: Set<Topic> {
+        switch processor {
+        case .tunnelHealth:
+            Set(TunnelHealth.outputTopics.filter { $0 != .deadLetters && !topics.contains($0) })
+        }
+    }
+
     /// Digest of the processor's settings; stored with the offset from which they hold. Two files
     /// that judge alike have the same, however they are written.
     public var settingsRevision: String {

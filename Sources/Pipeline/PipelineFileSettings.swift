@@ -57,7 +57,9 @@ extension TunnelHealthSettings {
     /// One `name milliseconds-or-count` a line, in a fixed order.
     var canonical: String {
         var text = ""
-        for field in TunnelHealthField.all { text += "\(field.fullName) \(self[keyPath: field.path])\n" }
+        for field in TunnelHealthField.all {
+            text += "\(field.fullName) \(self[keyPath: field.path])\n"
+        }
         return text
     }
 

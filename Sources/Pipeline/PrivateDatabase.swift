@@ -61,12 +61,11 @@ public final class PrivateDatabase: Sendable {
     private let layout: Layout
     private let settings: Settings
     private let socketDirectory: String
-    private let adopted: PostmasterFile?
-    private let server: PrivateDatabaseServer?
+    private let server: PrivateDatabaseServer
     private let lock: Mutex<FileLock?>
 
     /// The server's main process; `nil` while there is none.
-    public var processID: Int32? { server?.processID ?? adopted?.processID }
+    public var processID: Int32? { server.processID }
 
     /// The address of any database of the server.
     public func url(database: String) -> String {
@@ -89,27 +88,24 @@ public final class PrivateDatabase: Sendable {
                 "\(layout.base) is in use by another heartline. Stop it, or choose another --data")
         }
         let isNew = FileSystem.status(layout.cluster) == nil
-        if !isNew, let running = try findRunning(layout) {
+        let running = isNew ? nil : try findRunning(layout)
+        if let running {
             Log.notice(
-                "took a running private PostgreSQL over",
+                "taking a running private PostgreSQL over",
                 ["postgres.pid": "\(running.processID)", "postgres.directory": layout.cluster])
-            let database = PrivateDatabase(
-                layout, settings, running.socketDirectory, adopted: running, server: nil, lock)
-            try database.makeDatabase()
-            return database
         }
         let installation = try PostgresInstallation.find(
             majorVersion: isNew ? nil : try layout.majorVersion())
         if isNew { try initialize(layout, installation, settings) }
-        let socketDirectory = try layout.makeSocketDirectory()
+        let socketDirectory = try running?.socketDirectory ?? layout.makeSocketDirectory()
         let server = PrivateDatabaseServer(
             command(layout, installation, settings, socketDirectory),
-            outputPath: layout.startLog, restartsAfterCrash: settings.restartsAfterCrash)
+            outputPath: layout.startLog, restartsAfterCrash: settings.restartsAfterCrash,
+            adopted: running.map { ($0, layout.cluster) })
         let database = PrivateDatabase(
-            layout, settings, socketDirectory, adopted: nil, server: server, lock)
+            layout, settings, socketDirectory, server, isAdopted: running != nil, lock)
         do {
-            try database.waitUntilReady(server)
-            try database.makeDatabase()
+            try database.waitUntilReady()
         } catch {
             database.stop()
             throw error
@@ -119,15 +115,14 @@ public final class PrivateDatabase: Sendable {
 
     private init(
         _ layout: Layout, _ settings: Settings, _ socketDirectory: String,
-        adopted: PostmasterFile?, server: PrivateDatabaseServer?, _ lock: FileLock
+        _ server: PrivateDatabaseServer, isAdopted: Bool, _ lock: FileLock
     ) {
         self.layout = layout
         self.settings = settings
         self.socketDirectory = socketDirectory
-        self.adopted = adopted
         self.server = server
+        self.isAdopted = isAdopted
         self.lock = Mutex(lock)
-        isAdopted = adopted != nil
     }
 
     deinit { stop() }
@@ -135,10 +130,7 @@ public final class PrivateDatabase: Sendable {
     /// Ends the server, in order if that can be done in time. Later calls do nothing.
     public func stop() {
         guard let lock = lock.withLock({ $0.take() }) else { return }
-        if let server { server.stop(timeout: settings.stopTimeout) }
-        if let adopted {
-            PrivateDatabase.end(adopted, layout.cluster, timeout: settings.stopTimeout)
-        }
+        server.stop(timeout: settings.stopTimeout)
         layout.removeSocketDirectory(socketDirectory)
         _ = lock  // given up last
     }
@@ -154,7 +146,7 @@ public final class PrivateDatabase: Sendable {
             default: host += "%" + (byte < 16 ? "0" : "") + String(byte, radix: 16, uppercase: true)
             }
         }
-        return "postgresql:///\(database)?host=\(host)&port=\(port)&user=heartline"
+        return "postgresql:///\(database)?host=\(host)&port=\(port)&user=postgres"
     }
 
     /// Only names the socket's file.
@@ -170,7 +162,9 @@ public final class PrivateDatabase: Sendable {
         var command = ChildProcess.Settings(
             installation.program("initdb"),
             [
-                "--pgdata=\(partial)", "--username=heartline", "--auth-local=trust",
+                // Not "heartline": that would put schema heartline in the search path, and hide names
+                // that lack it.
+                "--pgdata=\(partial)", "--username=postgres", "--auth-local=trust",
                 "--auth-host=reject", "--encoding=UTF8", "--locale=C.UTF-8", "--data-checksums",
                 "--no-instructions",
             ] + (settings.isDurable ? [] : ["--no-sync"]))
@@ -225,23 +219,25 @@ public final class PrivateDatabase: Sendable {
         return command
     }
 
-    private func waitUntilReady(_ server: PrivateDatabaseServer) throws {
+    /// Waits until the server answers and has our database.
+    private func waitUntilReady() throws {
         let start = ContinuousClock.now
         while true {
             if let end = server.end {
                 throw StartError(
                     .failed, "\(end). See \(layout.startLog) and \(layout.cluster)/log")
             }
-            let answer = PrivateDatabase.probe(socketDirectory)
-            if answer == nil {
+            do {
+                try makeDatabase()
                 server.markAnswered()
                 return
-            }
-            if ContinuousClock.now - start > settings.startTimeout {
-                throw StartError(
-                    .failed,
-                    "no answer within \(settings.startTimeout) (\(answer?.message ?? "")). See \(layout.cluster)/log"
-                )
+            } catch let error as PostgresError where error.isConnectionLoss {
+                if ContinuousClock.now - start > settings.startTimeout {
+                    throw StartError(
+                        .failed,
+                        "no answer within \(settings.startTimeout) (\(error.message)). See \(layout.cluster)/log"
+                    )
+                }
             }
             server.wait(milliseconds: 20)
         }
@@ -262,7 +258,10 @@ public final class PrivateDatabase: Sendable {
     }
 
     private func makeDatabase() throws {
-        let connection = try PostgresConnection(url(database: "postgres"))
+        var options = PostgresOptions(applicationName: "heartline start")
+        options.connectTimeout = .seconds(5)
+        options.responseTimeout = .seconds(60)
+        let connection = try PostgresConnection(url(database: "postgres"), options: options)
         let exists = try connection.execute(
             "SELECT FROM pg_database WHERE datname = 'heartline'")
         if exists.isEmpty { try connection.run("CREATE DATABASE heartline") }

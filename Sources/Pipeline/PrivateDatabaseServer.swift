@@ -23,11 +23,18 @@ final class PrivateDatabaseServer: Sendable {
     /// What the server writes before its own log begins.
     private let outputPath: String
     private let restartsAfterCrash: Bool
+    /// A server that an earlier process of ours left behind, and its cluster.
+    private let adopted: (file: PostmasterFile, cluster: String)?
 
-    init(_ command: ChildProcess.Settings, outputPath: String, restartsAfterCrash: Bool) {
+    init(
+        _ command: ChildProcess.Settings, outputPath: String, restartsAfterCrash: Bool,
+        adopted: (file: PostmasterFile, cluster: String)?
+    ) {
         self.command = command
         self.outputPath = outputPath
         self.restartsAfterCrash = restartsAfterCrash
+        self.adopted = adopted
+        state.withLock { $0.processID = adopted?.file.processID }
         let started = SystemThread.start("postgres") { [self] in keepRunning() }
         thread.withLock { $0 = started }
     }
@@ -66,11 +73,15 @@ final class PrivateDatabaseServer: Sendable {
     private func keepRunning() {
         var failures = 0
         while true {
-            let (cause, output) = runOnce()
+            let isAdopted = adopted != nil && failures == 0
+            let (cause, output) = isAdopted ? watchAdopted() : runOnce()
             let again = state.withLock { state in
                 state.processID = nil
                 if state.isStopping { return false }
-                return state.hasAnswered ? restartsAfterCrash : isPassing(output) && failures < 50
+                if state.hasAnswered { return restartsAfterCrash }
+                // It was on its way down when we found it; or processes of a server that was killed
+                // are still ending.
+                return isAdopted || (isPassing(output) && failures < 50)
             }
             if !again {
                 state.withLock { $0.end = output.isEmpty ? cause : "\(cause): \(output)" }
@@ -92,9 +103,17 @@ final class PrivateDatabaseServer: Sendable {
         }
     }
 
-    /// Processes of a server that was killed are still ending.
     private func isPassing(_ output: String) -> Bool {
         output.contains("shared memory block") || output.contains("lock file")
+    }
+
+    /// Waits for the end of a process that is not our child.
+    private func watchAdopted() -> (cause: String, output: String) {
+        let pause = Waker()
+        while let adopted, adopted.file.isServer(of: adopted.cluster) {
+            pause.wait(milliseconds: 50)
+        }
+        return ("the server that was taken over has ended", "")
     }
 
     /// Runs the server to its end.

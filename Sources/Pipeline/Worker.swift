@@ -56,6 +56,9 @@ public struct Worker<
         processor: ProcessorSettings<P.Settings>, waker: Waker, board: WorkerStatusBoard? = nil,
         now: Int64
     ) {
+        precondition(
+            P.outputTopics.allSatisfy { settings.outputPartitions[$0] != nil },
+            "the number of partitions of an output topic is not given")
         self.consumer = consumer
         self.store = store
         self.settings = settings
@@ -72,6 +75,12 @@ public struct Worker<
     /// Does everything that can be done now.
     /// - Parameter now: milliseconds of a monotonic clock.
     /// - Returns: when to call again, by the same clock, unless the waker is signalled before.
+    // Callers are in other modules: without this the loop over records would run unspecialized.
+    @specialized(
+        where
+            Consumer == EmbeddedConsumer, Producer == EmbeddedProducer, Store == PostgresSink,
+            P == TunnelHealth
+    )
     public mutating func step(now: Int64) -> Int64 {
         self.now = max(now, self.now)
         takeAssignmentChanges()
@@ -157,7 +166,11 @@ public struct Worker<
             case .claim: isDone = true
             case nil: isDone = !partitions[index].isDirty
             }
-            if partitions[index].isRevoked, isDone {
+            // A worker that stops has the time to publish; a partition that moves does not wait.
+            let isPublished =
+                !isStopping
+                || partitions[index].outbox.isSettled && partitions[index].rejected.isSettled
+            if partitions[index].isRevoked, isDone, isPublished {
                 let partition = partitions[index].partition
                 remove(partition)
                 isStatusStale = true
@@ -193,9 +206,8 @@ public struct Worker<
             if let beacon { watch.sawBeacon(EventTime(milliseconds: beacon), now: now) }
             return count
         } catch {
-            if case .offsetOutOfRange = error.kind, let place = error.place,
-                slot(of: place.partition) >= 0
-            {
+            // One partition's damage or loss does not stop the others.
+            if error.kind != .unavailable, let place = error.place, slot(of: place.partition) >= 0 {
                 fail(slot(of: place.partition), error.description)
             } else {
                 noteLogFault(error)
@@ -295,6 +307,7 @@ public struct Worker<
             let ticket = newTicket()
             if store.submit(StoreRequest(ticket: ticket, partition: partition, action: action)) {
                 partitions[index].call?.ticket = ticket
+                partitions[index].call?.sentAt = now
             } else {
                 partitions[index].call?.notBefore = now + 10
             }
@@ -362,7 +375,7 @@ public struct Worker<
                 WorkerStatus.Partition(
                     partition: partition, committedOffset: partitions[index].committedOffset,
                     position: partitions[index].position, end: ends[partition],
-                    fault: partitions[index].fault,
+                    fault: partitions[index].fault ?? silence(of: index),
                     isRestoring: partitions[index].phase != .running))
         }
         status.isIngestSilent = watch.isOpen
@@ -370,6 +383,16 @@ public struct Worker<
         board.publish(status)
         if readsEnds { statusTime = now }
         isStatusStale = false
+    }
+
+    /// A database that neither answers nor refuses.
+    private func silence(of index: Int) -> String? {
+        guard let call = partitions[index].call, call.ticket != nil, now - call.sentAt >= 10_000
+        else { return nil }
+        return """
+            pipeline \(settings.pipeline), partition \(partitions[index].partition): the database \
+            has not answered for \((now - call.sentAt) / 1_000) s
+            """
     }
 
     private func wakeTime() -> Int64 {

@@ -155,6 +155,7 @@ struct OutboxPublisher<Producer: EventProducer> {
                     return batches.count - 1
                 }()
             let key = bytes.extracting(entry.key)
+            // A topic that an earlier release wrote to may be unknown; partition 0 it has.
             batches[index].append(
                 partition: Partitioner.partition(of: key, count: partitions[entry.topic] ?? 1),
                 timestamp: entry.time, key: key, value: bytes.extracting(entry.value),

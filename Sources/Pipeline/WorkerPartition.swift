@@ -21,6 +21,7 @@ struct WorkerPartition<P: Processor>: Sendable {
         var kind: Kind
         /// Set while the request is with the store.
         var ticket: UInt64?
+        var sentAt: Int64 = 0
         /// Not to be sent before this time.
         var notBefore: Int64
         /// Times it was sent and failed.
@@ -168,13 +169,19 @@ struct WorkerPartition<P: Processor>: Sendable {
         }
         processor.drain(into: &effects)
         effects.exchange(rows: &commit.rows, outbox: &commit.outbox)
+        for index in commit.rows.indices
+        where worker.omittedTables.contains(commit.rows[index].table.name) {
+            commit.rows[index].removeAll()
+        }
+        commit.outbox.removeAll(for: worker.omittedTopics)
         commit.epoch = epoch
         commit.expectedOffset = committedOffset
         commit.nextOffset = position
         commit.outboxSequence = effects.nextSequence
         // New settings force a snapshot: what comes after it was judged by them alone.
         let isOld = lastSnapshot.map { now - $0 >= worker.snapshotInterval } ?? true
-        if isOld || commit.settings != nil {
+        // Whoever takes a revoked partition over starts from the snapshot, not from half a minute of log.
+        if isOld || commit.settings != nil || isRevoked {
             var bytes = ByteBuffer()
             Snapshot.seal(
                 pipeline: worker.pipeline, offset: position, sequence: effects.nextSequence,

@@ -27,6 +27,10 @@ public struct WorkerSettings: Sendable {
     public var ingestSilentAfter: Int64?
     /// How many partitions the topics have that the processor writes to, `dead-letters` included.
     public var outputPartitions: [Topic: Int32]
+    /// Tables whose rows are not written, though the processor has them.
+    public var omittedTables: Set<String> = []
+    /// Topics whose events are not published, though the processor has them.
+    public var omittedTopics: Set<Topic> = []
 
     public init(pipeline: String, outputPartitions: [Topic: Int32]) {
         self.pipeline = pipeline

@@ -33,6 +33,8 @@ public struct WorkerStatus: Sendable {
     public var isPaused = false
     public var isIngestSilent = false
 
+    public init(pipeline: String) { self.pipeline = pipeline }
+
     /// Why the worker is not ready; empty if it is.
     public var faults: [String] {
         (logFault.map { [$0] } ?? []) + partitions.compactMap(\.fault)

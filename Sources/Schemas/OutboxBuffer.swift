@@ -60,7 +60,18 @@ public struct OutboxBuffer: Sendable {
         return rest
     }
 
+    /// Drops the events for some topics; their sequences stay taken.
+    public mutating func removeAll(for topics: Set<Topic>) {
+        if topics.isEmpty { return }
+        entries.removeAll { topics.contains($0.topic) }
+    }
+
+    /// Forgets the entries; capacity above 1 MiB is given back.
     public mutating func removeAll() {
+        guard bytes.count <= 1 << 20 else {
+            self = OutboxBuffer()
+            return
+        }
         entries.removeAll(keepingCapacity: true)
         bytes.removeAll()
     }

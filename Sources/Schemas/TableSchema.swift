@@ -65,7 +65,13 @@ public struct RowBuffer: Sendable {
     public var count: Int { starts.count }
     public var isEmpty: Bool { starts.isEmpty }
 
+    /// Forgets the rows. A storm's memory is not kept for the calm after it: capacity above 1 MiB is
+    /// given back.
     public mutating func removeAll() {
+        guard bytes.count <= 1 << 20 else {
+            self = RowBuffer(table)
+            return
+        }
         bytes.removeAll()
         starts.removeAll(keepingCapacity: true)
         origins.removeAll(keepingCapacity: true)

@@ -31,7 +31,7 @@ public struct PartitionCommit: Sendable {
     /// grows from commit to commit, and a repetition numbers as the first try did.
     public var firstRejectedSequence: Int64 { expectedOffset << 20 }
 
-    /// Forgets what was stored and keeps the capacity.
+    /// Forgets what was stored; the capacity for a calm hour stays.
     public mutating func clear() {
         for index in rows.indices { rows[index].removeAll() }
         outbox.removeAll()

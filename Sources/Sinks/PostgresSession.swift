@@ -11,6 +11,10 @@ final class PostgresSession {
     var columns = RowColumns()
     /// The day (since 1970, UTC) for which the day partitions were made.
     private var partitionedDay: Int64 = .min
+    /// The last connection that was not made. Requests that follow at once get the same answer: each
+    /// might wait for seconds otherwise.
+    private var refusal: (error: PostgresError, time: Int64)?
+    private static let refusalMilliseconds: Int64 = 100
     /// The end of a transaction was sent and its answer has not come: if the connection is lost now,
     /// nobody knows what happened.
     var isInDoubt = false
@@ -90,11 +94,23 @@ final class PostgresSession {
             if today != partitionedDay { makeDayPartitions(today, connection) }
             return connection
         }
+        if let refusal,
+            SystemClock.monotonicMilliseconds() - refusal.time < Self.refusalMilliseconds
+        {
+            throw refusal.error
+        }
         close()
         staged.removeAll()
         var options = PostgresOptions(applicationName: "heartline \(settings.pipeline)")
         options.connectTimeout = .seconds(5)
-        let made = try PostgresConnection(settings.address, options: options)
+        let made: PostgresConnection
+        do throws(PostgresError) {
+            made = try PostgresConnection(settings.address, options: options)
+        } catch {
+            refusal = (error, SystemClock.monotonicMilliseconds())
+            throw error
+        }
+        refusal = nil
         // A session that we lost must not hold its row locks for long.
         try made.run("SET idle_in_transaction_session_timeout = '60s'")
         connection = made

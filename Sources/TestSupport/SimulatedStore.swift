@@ -65,14 +65,16 @@ public struct SimulatedTables: Equatable, Sendable {
         for name in Set(keyed.keys).union(other.keyed.keys).sorted() {
             let (mine, others) = (keyed[name] ?? [:], other.keyed[name] ?? [:])
             for key in Set(mine.keys).union(others.keys) where mine[key] != others[key] {
-                lines.append("\(name): \(Self.text(mine[key])) instead of \(Self.text(others[key]))")
+                lines.append(
+                    "\(name): \(Self.text(mine[key])) instead of \(Self.text(others[key]))")
             }
         }
         for name in Set(appended.keys).union(other.appended.keys).sorted() {
             let (mine, others) = (appended[name] ?? [:], other.appended[name] ?? [:])
             for row in Set(mine.keys).union(others.keys) where mine[row] != others[row] {
                 lines.append(
-                    "\(name): \(mine[row] ?? 0) × instead of \(others[row] ?? 0) × \(Self.text(row))")
+                    "\(name): \(mine[row] ?? 0) × instead of \(others[row] ?? 0) × \(Self.text(row))"
+                )
             }
         }
         return lines.prefix(4).joined(separator: "\n")

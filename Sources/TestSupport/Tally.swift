@@ -55,6 +55,15 @@ public struct Tally: Processor {
     public static let closed = TableSchema(
         "tally_episodes", [.init("id", .int8), .init("closed", .int8)], key: [0], mode: .update)
 
+    /// SQL that makes the tables.
+    public static let createTables = """
+        CREATE TABLE heartline.tally_now (
+            key int8 PRIMARY KEY, partition int4, count int8, sum int8, big int8);
+        CREATE TABLE heartline.tally_steps (partition int4, position int8, chain int8);
+        CREATE TABLE heartline.tally_episodes (
+            id int8 PRIMARY KEY, partition int4, opened int8, closed int8)
+        """
+
     public static var tables: [TableSchema] { [now, steps, opened, closed] }
     public static var outputTopics: [Topic] { [.alerts, .deadLetters] }
     public static var source: Topic { .heartbeats }

@@ -119,8 +119,10 @@ public final class TestServer: Sendable {
     }
 
     private func makeTemplate(_ server: PrivateDatabase) throws {
-        try PostgresConnection(server.url(database: "postgres"))
-            .run("CREATE DATABASE heartline_template")
+        let maker = try PostgresConnection(server.url(database: "postgres"))
+        // An earlier attempt can have failed half-way.
+        try maker.run("DROP DATABASE IF EXISTS heartline_template")
+        try maker.run("CREATE DATABASE heartline_template")
         let connection = try PostgresConnection(server.url(database: "heartline_template"))
         try Migrator.migrate(connection, try Migrations.load())
         connection.close()

@@ -1,13 +1,13 @@
-import Glibc
-import System
+import Foundation
 
 /// `heartline bench`: measurements, each printed beside its yardstick. `make bench` runs it.
 enum Bench {
     static let command = Command(
         name: "bench", summary: "measure this build on this machine",
         details: """
-            Without a name all measurements are made; with names only those: processor.
-            Times are CPU time where nothing else is said. The machine should be idle.
+            Without a name all measurements are made; with names only those: processor, worker,
+            changes, restart. Times are CPU time of this process where nothing else is said
+            (PostgreSQL is another process). The machine should be idle.
             """,
         operands: Operands(
             placeholder: "[NAME…]", count: 0...16, help: "measurements to make"),
@@ -16,15 +16,71 @@ enum Bench {
                 "devices", 1_000...10_000_000, default: 1_000_000, "devices of the largest runs")
         ]
     ) { arguments in
-        let names = arguments.operands.isEmpty ? ["processor"] : arguments.operands
+        let all = ["processor", "worker", "changes", "restart"]
+        let names = arguments.operands.isEmpty ? all : arguments.operands
         let devices = arguments.integer("devices")
-        for name in names {
-            switch name {
-            case "processor": processor(devices)
-            default: throw UsageError("unknown measurement \"\(name)\"")
+        for name in names where !all.contains(name) {
+            throw UsageError("unknown measurement \"\(name)\"")
+        }
+        if names.contains("processor") { processor(devices) }
+        if names.contains("worker") || names.contains("changes") || names.contains("restart") {
+            for count in [devices / 100, devices / 10] where count >= 1_000 {
+                if names.contains("worker") { try worker(count, ["worker"]) }
             }
+            try worker(devices, names)
         }
         return .done
+    }
+
+    private static func worker(_ devices: Int, _ names: [String]) throws {
+        print("One worker, embedded log to committed rows: \(devices) devices")
+        let before = anonymousBytes()
+        let bench = try BenchWorker(devices: devices)
+        defer { bench.remove() }
+        try bench.append(changing: 0)
+        var memory = 0
+        let first = try bench.catchUp { memory = $0 - before }
+        print(
+            "  first heartbeats, a row each: \(rounded(Double(first.rows) / first.wall)) rows a second"
+        )
+        print("  memory: \(memory / devices) bytes a device, everything counted")
+        if names.contains("worker") {
+            for _ in 0..<4 { try bench.append(changing: 10) }
+            let drained = try bench.drain()
+            let spent = try bench.catchUp()
+            print(
+                "  1 % of records changing a state: \(rounded(spent.perCPUSecond)) heartbeats a"
+                    + " CPU-second, \(rounded(Double(spent.records) / spent.wall)) a second;"
+                    + " \(rounded(Double(spent.rows))) rows")
+            print(
+                "  raw drain of the same log: \(rounded(drained)) records a CPU-second;"
+                    + " ratio \(ratio(spent.perCPUSecond / drained))")
+        }
+        if names.contains("changes") {
+            // In every other round they say so: one round before that, to be even.
+            try bench.append(changing: 0)
+            if bench.isNextRoundCalm { try bench.append(changing: 0) }
+            _ = try bench.catchUp()
+            try bench.append(changing: 1_000)
+            let spent = try bench.catchUp()
+            let rate = Double(spent.rows) / spent.wall
+            let best = try bench.bestUpsert()
+            print(
+                "  every record changing a state: \(rounded(rate)) rows a second; best batch upsert of"
+                    + " the same rows \(rounded(best)); ratio \(ratio(rate / best))")
+        }
+        if names.contains("restart") {
+            let copies = try (0..<3).map { _ in try bench.copyOut() }.sorted()
+            let restarts = try (0..<3).map { _ in try bench.restart() }.sorted()
+            print(
+                "  restart to first commit: \(ratio(restarts[1])) s; COPY of the device table"
+                    + " \(ratio(copies[1])) s; ratio \(ratio(restarts[1] / copies[1]))")
+        }
+    }
+
+    static func ratio(_ value: Double) -> String {
+        let hundredths = Int((value * 100).rounded())
+        return "\(hundredths / 100).\(hundredths % 100 < 10 ? "0" : "")\(hundredths % 100)"
     }
 
     private static func processor(_ devices: Int) {
@@ -39,15 +95,12 @@ enum Bench {
 
     static func rounded(_ value: Double) -> String { String(Int(value.rounded())) }
 
-    /// Memory of this process that is in RAM, from /proc/self/statm.
-    static func residentBytes() -> Int {
-        guard let file = unsafe fopen("/proc/self/statm", "r") else { return 0 }
-        defer { unsafe _ = fclose(file) }
-        var line = [CChar](repeating: 0, count: 128)
-        guard unsafe fgets(&line, 128, file) != nil else { return 0 }
-        let text = String(
-            decoding: line.prefix { $0 != 0 }.map { UInt8(bitPattern: $0) }, as: UTF8.self)
-        let fields = text.split(separator: " ")
-        return fields.count > 1 ? (Int(fields[1]) ?? 0) * Int(sysconf(Int32(_SC_PAGESIZE))) : 0
+    /// Memory of this process that is in RAM and belongs to no file: the log's map is not counted.
+    static func anonymousBytes() -> Int {
+        guard let text = try? String(contentsOfFile: "/proc/self/status", encoding: .utf8),
+            let line = text.split(separator: "\n").first(where: { $0.hasPrefix("RssAnon:") }),
+            let number = line.split(separator: " ").dropFirst().first.flatMap({ Int($0) })
+        else { return 0 }
+        return number * 1_024
     }
 }

@@ -13,7 +13,7 @@ enum BenchProcessor {
     /// Heartbeats of `devices` devices in `rounds` intervals of 30 s with beacons between them; of
     /// 1,000 records `changing` change a state.
     static func measure(devices: Int, rounds: Int, changing: Int) -> Result {
-        let before = Bench.residentBytes()
+        let before = Bench.anonymousBytes()
         var health = TunnelHealth(partition: 0, settings: TunnelHealthSettings())
         var effects = Effects(tables: TunnelHealth.tables)
         let decoder = HeartbeatsDecoder()
@@ -48,7 +48,7 @@ enum BenchProcessor {
                 }
                 index = end
             }
-            grown = max(grown, Bench.residentBytes() - before)
+            grown = max(grown, Bench.anonymousBytes() - before)
         }
         return Result(
             nanosecondsPerRecord: Double(spent) / Double(max(counted, 1)),
@@ -58,7 +58,8 @@ enum BenchProcessor {
 
 /// Heartbeats for measurements, with a beacon every 5 s of their time.
 struct BenchRecords {
-    static let start: Int64 = 1_790_000_000_000
+    /// The log deletes what is old, so the records are of now.
+    static let start = SystemClock.wallMilliseconds()
     var bytes = ByteBuffer()
     var records: [(Range<Int>, EventTime)] = []
 
@@ -81,19 +82,23 @@ struct BenchRecords {
                         origin: EventOrigin(boot: 1, counter: UInt64(time.milliseconds)),
                         monotonicMilliseconds: milliseconds + 1)), time, &value)
         }
+        let heartbeat = Self.heartbeat(device: device, round: round, changing: changing, time)
+        add(.heartbeat(heartbeat), time, &value)
+    }
+
+    /// A healthy device's heartbeat; of 1,000 devices `changing` say "recovering" in every other round,
+    /// so that each of their records changes a state.
+    static func heartbeat(
+        device: Int, round: Int, changing: Int, _ time: EventTime
+    ) -> Heartbeat {
         var heartbeat = Heartbeat(
             device: Self.device(device), origin: EventOrigin(boot: 1, counter: UInt64(round)))
         heartbeat.status = .connected
         heartbeat.tunnelUp = true
         heartbeat.configVersion = 1
         heartbeat.lastHandshake = EventTime(milliseconds: time.milliseconds - 20_000)
-        // A device says "recovering" in one round and no longer in the next: two changes.
-        if changing > 0, (device &+ round / 2) % (1_000 / changing) == 0 || changing >= 1_000,
-            round % 2 == 1
-        {
-            heartbeat.status = .recovering
-        }
-        add(.heartbeat(heartbeat), time, &value)
+        if device % 1_000 < changing, round % 2 == 1 { heartbeat.status = .recovering }
+        return heartbeat
     }
 
     private mutating func add(

@@ -14,7 +14,9 @@ enum DeviceList {
     ) { arguments in
         var after: DeviceID?
         if let text = arguments.optionalText("after") {
-            guard let id = DeviceID(text) else { throw UsageError("--after is a device's UUID, not \"\(text)\"") }
+            guard let id = DeviceID(text) else {
+                throw UsageError("--after is a device's UUID, not \"\(text)\"")
+            }
             after = id
         }
         let registry = try RegistryAccess.open(arguments, as: "device list")
@@ -35,7 +37,8 @@ enum DeviceList {
         Terminal.write(text)
         let count = try registry.deviceCount
         if Int64(devices.count) < count && after == nil {
-            Terminal.write("\(devices.count) of \(count); --limit and --after show more\n", to: .errors)
+            Terminal.write(
+                "\(devices.count) of \(count); --limit and --after show more\n", to: .errors)
         }
         return .done
     }

@@ -49,7 +49,8 @@ enum DeviceShow {
              WHERE device_id = $1 AND ended_at IS NOT NULL ORDER BY transition DESC LIMIT 10
             """, PostgresValue.uuid(id.high, id.low))
         {
-            text += "before     \(try row.text(0)) (\(try row.text(1))) since \(time(try row.timestamptz(2)))\n"
+            text +=
+                "before     \(try row.text(0)) (\(try row.text(1))) since \(time(try row.timestamptz(2)))\n"
         }
         Terminal.write(text)
         return .done

@@ -36,7 +36,8 @@ enum FleetScreen {
         if status.alerts.isEmpty { text += "none open\n" }
         for (index, alert) in status.alerts.enumerated() {
             let age = age(status.now - alert.oldest)
-            text += "\(index == 0 ? "" : "         ")\(alert.count) \(alert.kind), the oldest for \(age)\n"
+            text +=
+                "\(index == 0 ? "" : "         ")\(alert.count) \(alert.kind), the oldest for \(age)\n"
         }
         if !status.changes.isEmpty {
             text += "\nlatest   "

@@ -20,7 +20,8 @@ enum InstanceOptions {
         "partitions", 1...1_024,
         "of every topic, when it is first made (default: \(TopicPlan.embeddedDefault))")
     static let retention = Option.integer(
-        "retention-gib", 1...100_000, default: 8, "size in GiB above which a topic loses its oldest")
+        "retention-gib", 1...100_000, default: 8, "size in GiB above which a topic loses its oldest"
+    )
     static let database = Option.text(
         "database", "URL", "address of PostgreSQL, as libpq takes it")
     static let loops = Option.integer(
@@ -82,7 +83,9 @@ enum InstanceOptions {
                 "--\(name) \(address) can be reached by others, and has no TLS: give --tls-certificate and --tls-key, or --insecure-listen where something in front of it has"
             )
         }
-        let loops = arguments.optionalInteger("loops") ?? min(8, ProcessInfo.processInfo.activeProcessorCount)
+        let loops =
+            arguments.optionalInteger("loops")
+            ?? min(8, ProcessInfo.processInfo.activeProcessorCount)
         var limits = ServerLimits()
         // Within the ten seconds that an orderly end may take, the log and the database have a part.
         limits.drainMilliseconds = 4_000

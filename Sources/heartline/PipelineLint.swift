@@ -37,7 +37,9 @@ enum PipelineFiles {
             throw Failure(
                 "reading pipelines: there is no folder \(folder); name files, or --pipelines DIR")
         }
-        return try FileSystem.names(in: folder).filter { $0.hasSuffix(".yaml") || $0.hasSuffix(".yml") }
-            .map { "\(folder)/\($0)" }
+        return try FileSystem.names(in: folder).filter {
+            $0.hasSuffix(".yaml") || $0.hasSuffix(".yml")
+        }
+        .map { "\(folder)/\($0)" }
     }
 }

@@ -29,6 +29,8 @@ final class RunningPipeline {
         name = file.name
         var settings = WorkerSettings(pipeline: file.name, outputPartitions: outputPartitions)
         settings.commitInterval = file.commitInterval
+        settings.omittedTables = file.omittedTables
+        settings.omittedTopics = file.omittedTopics
         settings.ingestSilentAfter = file.source == .heartbeats ? 30_000 : nil
         let waker = Waker()
         let producer = try log.makeProducer(ProducerSettings())

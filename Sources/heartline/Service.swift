@@ -36,10 +36,11 @@ enum Service {
             _ = try InstanceOptions.frontEnd(
                 arguments, secretKey: [UInt8](repeating: 0, count: 32))
         }
+        let pipelines = roles.contains(.process) ? try pipelineFiles(arguments) : []
         var settings = Instance.Settings(
             roles: roles, data: try dataFolder(arguments),
             database: arguments.optionalText("database"),
-            pipelines: roles.contains(.process) ? try pipelineFiles(arguments) : [],
+            pipelines: pipelines,
             partitions: arguments.optionalInteger("partitions").map { Int32($0) },
             retentionBytes: InstanceOptions.retentionBytes(arguments),
             frontEnd: roles.contains(.ingest)

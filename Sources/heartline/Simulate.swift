@@ -21,15 +21,18 @@ enum Simulate {
             .integer("agents", 1...10_000_000, "how many; without it: all devices of the registry"),
             .text("url", "URL", "where heartbeats go; without it: the running instance of --data"),
             .text("faults", "PLAN", "what goes wrong, and for how many"),
-            .text("speed", "FACTOR", default: "1", "the agents' timers run this many times as fast"),
-            .integer("seed", 0...Int.max, default: 1, "the same seed chooses the same agents for faults"),
+            .text(
+                "speed", "FACTOR", default: "1", "the agents' timers run this many times as fast"),
+            .integer(
+                "seed", 0...Int.max, default: 1, "the same seed chooses the same agents for faults"),
             .integer("connections", 1...10_000, default: 64, "requests on their way at once"),
             .duration("duration", 1_000...30 * 86_400_000, "end after this; without it: at Ctrl-C"),
             .path("ca", "FILE", "trust the authorities of this PEM file instead of the machine's"),
         ] + DatabaseAccess.options
     ) { arguments in
         Signals.hold()
-        guard let speed = Double(arguments.text("speed")), speed.isFinite, speed > 0, speed <= 10_000
+        guard let speed = Double(arguments.text("speed")), speed.isFinite, speed > 0,
+            speed <= 10_000
         else {
             throw UsageError("--speed is a number above 0, at most 10000")
         }

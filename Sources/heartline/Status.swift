@@ -57,7 +57,8 @@ enum Status {
     private static func json(_ status: FleetStatus) throws -> String {
         let document = Document(
             devices: status.registered, states: status.states,
-            open_alerts: Dictionary(uniqueKeysWithValues: status.alerts.map { ($0.kind, $0.count) }),
+            open_alerts: Dictionary(
+                uniqueKeysWithValues: status.alerts.map { ($0.kind, $0.count) }),
             partitions: status.partitions.map {
                 .init(
                     pipeline: $0.pipeline, partition: $0.partition, committed_offset: $0.committed,

@@ -70,14 +70,18 @@ import Testing
         #expect(outcome.errors.contains(message), "\(outcome.errors)")
     }
 
-    @Test("Options come as two words, as one, and from the environment") func options() async throws {
+    @Test("Options come as two words, as one, and from the environment") func options() async throws
+    {
         let folder = try TemporaryFolder()
         let path = try folder.write("name: x\n", to: "x.yaml")
         for (words, environment) in [
             (["pipeline", "lint", "--pipelines", folder.path], [:]),
             (["pipeline", "lint", "--pipelines=\(folder.path)"], [:]),
             (["pipeline", "lint"], ["HEARTLINE_PIPELINES": folder.path]),
-            (["pipeline", "lint", "--pipelines=\(folder.path)"], ["HEARTLINE_PIPELINES": "/nowhere"]),
+            (
+                ["pipeline", "lint", "--pipelines=\(folder.path)"],
+                ["HEARTLINE_PIPELINES": "/nowhere"]
+            ),
             (["pipeline", "lint", "--", path], [:]),
         ] as [([String], [String: String])] {
             let outcome = try await Executable.run(words, environment: environment)
@@ -115,7 +119,9 @@ import Testing
         #expect(outcome.status == 1)
         #expect(outcome.output.contains("ok      holds"))
         #expect(outcome.output.contains("FAILED  does not hold (\(path):9:5)"))
-        #expect(outcome.output.contains("\(path):11:15: d1: state\n    expected  down\n    got       healthy"))
+        #expect(
+            outcome.output.contains(
+                "\(path):11:15: d1: state\n    expected  down\n    got       healthy"))
         #expect(outcome.output.contains("1 passed, 1 failed"))
     }
 }

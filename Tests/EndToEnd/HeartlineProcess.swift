@@ -6,7 +6,8 @@ import Testing
 enum Executable {
     /// Beside the test bundle, whichever configuration was built.
     static let url: URL = {
-        let me = (try? FileManager.default.destinationOfSymbolicLink(atPath: "/proc/self/exe")) ?? ""
+        let me =
+            (try? FileManager.default.destinationOfSymbolicLink(atPath: "/proc/self/exe")) ?? ""
         return URL(filePath: me).deletingLastPathComponent().appending(path: "heartline")
     }()
 
@@ -39,13 +40,16 @@ final class HeartlineProcess: Sendable {
     private let folder: TemporaryFolder
     private let state = Mutex(State())
 
-    init(_ words: [String], environment: [String: String] = [:], in directory: String? = nil) throws {
+    init(_ words: [String], environment: [String: String] = [:], in directory: String? = nil) throws
+    {
         folder = try TemporaryFolder()
         let process = Process()
         process.executableURL = Executable.url
         process.arguments = words
         // Nothing of the environment that the tests run in decides what they see.
-        var variables = ProcessInfo.processInfo.environment.filter { !$0.key.hasPrefix("HEARTLINE_") }
+        var variables = ProcessInfo.processInfo.environment.filter {
+            !$0.key.hasPrefix("HEARTLINE_")
+        }
         variables.merge(environment) { $1 }
         process.environment = variables
         if let directory { process.currentDirectoryURL = URL(filePath: directory) }
@@ -68,7 +72,8 @@ final class HeartlineProcess: Sendable {
 
     /// Hands the status over whether the process ends before or after the object is made.
     private final class EndBox: Sendable {
-        private let state = Mutex<(status: Int32?, handler: (@Sendable (Int32) -> Void)?)>((nil, nil))
+        private let state = Mutex<(status: Int32?, handler: (@Sendable (Int32) -> Void)?)>(
+            (nil, nil))
 
         func finish(_ status: Int32) {
             let handler = state.withLock { state in
@@ -111,8 +116,12 @@ final class HeartlineProcess: Sendable {
 
     func send(_ signal: Int32) { if !hasEnded { kill(processID, signal) } }
 
-    func output() -> String { (try? String(contentsOfFile: folder.path + "/output", encoding: .utf8)) ?? "" }
-    func errors() -> String { (try? String(contentsOfFile: folder.path + "/errors", encoding: .utf8)) ?? "" }
+    func output() -> String {
+        (try? String(contentsOfFile: folder.path + "/output", encoding: .utf8)) ?? ""
+    }
+    func errors() -> String {
+        (try? String(contentsOfFile: folder.path + "/errors", encoding: .utf8)) ?? ""
+    }
 
     deinit { send(SIGKILL) }
 }

@@ -50,7 +50,7 @@ import Testing
     @Test(arguments: expectations)
     func eachMalformationIsWhatItsNameSays(_ way: AgentHeartbeat.Malformation, _ error: JSONError?)
     {
-        var parser = JSONParser(JSONFields(["device_id", "last_handshake", "tunnel_up"]))
+        let parser = JSONParser(JSONFields(["device_id", "last_handshake", "tunnel_up"]))
         let body = Self.body(
             AgentHeartbeat(
                 status: .connected, isTunnelUp: true, lastHandshake: nil, malformation: way))

@@ -17,6 +17,7 @@ import Testing
         settings.agent.retryPauseMilliseconds = 5
         settings.agent.rekeyAfterMilliseconds = 400
         settings.maximumInFlight = 8
+        settings.lastWait = .seconds(60)
         return settings
     }
 
@@ -53,7 +54,7 @@ import Testing
             guard request.line == "POST /api/v1/heartbeat HTTP/1.1" else {
                 return .status(404, "{}")
             }
-            var parser = JSONParser(JSONFields(["device_id", "tunnel_up", "last_handshake"]))
+            let parser = JSONParser(JSONFields(["device_id", "tunnel_up", "last_handshake"]))
             do throws(JSONError) {
                 try parser.parse(request.body.span)
             } catch { return .status(400, "{}") }
@@ -124,6 +125,7 @@ import Testing
         defer { server.stop() }
         var settings = Self.settings(server.url)
         settings.limits.timeout = .milliseconds(60)
+        settings.lastWait = .zero
         let report = try Self.run(4, settings) { $0.counts.heartbeatsFailed >= 4 }
         #expect(Array(report.errors.keys) == [.timeout])
     }

@@ -140,6 +140,10 @@ import Testing
         #expect(try client.readAnswer().text == "abc")
         // Who sends the body without waiting needs no permission.
         #expect(try client.request(head + "Content-Length: 3\r\n\r\nabc").text == "abc")
+        client.send(head + "Content-Length: 3\r\n\r\na")
+        #expect(eventually { server.server.counters.bytesInFlight > 0 })
+        client.send("bc")
+        #expect(try client.readAnswer().text == "abc")
         client.send(head + "Content-Length: 1001\r\n\r\n")
         #expect(try client.readAnswer().status == 413)
         #expect(client.isEnded())

@@ -137,43 +137,48 @@ public struct ByteBuffer: Hashable, Sendable {
 }
 
 /// Reads numbers from bytes in order; every read checks the end.
+///
+/// Inlinable, so that callers in other modules read with one load and not through generic code.
 public struct ByteReader: ~Escapable {
     @usableFromInline let bytes: Span<UInt8>
-    public private(set) var offset = 0
+    /// Bytes that were read.
+    @inlinable public var offset: Int { place }
+    @usableFromInline var place = 0
 
-    @_lifetime(copy bytes)
+    @inlinable @_lifetime(copy bytes)
     public init(_ bytes: Span<UInt8>) { self.bytes = bytes }
 
-    public var remaining: Int { bytes.count - offset }
+    @inlinable public var remaining: Int { bytes.count - place }
 
     /// `nil` if fewer bytes are left than the number needs.
-    @_lifetime(self: copy self)
-    public mutating func bigEndian<Value: FixedWidthInteger>(_ type: Value.Type) -> Value? {
+    @inlinable @_lifetime(self: copy self)
+    public mutating func littleEndian<Value: FixedWidthInteger & BitwiseCopyable>(
+        _ type: Value.Type
+    ) -> Value? {
         let size = MemoryLayout<Value>.size
-        guard remaining >= size else { return nil }
-        var value: Value = 0
-        for index in 0..<size {
-            value =
-                size == 1
-                ? Value(truncatingIfNeeded: bytes[offset])
-                : (value << 8) | Value(truncatingIfNeeded: bytes[offset + index])
+        guard bytes.count - place >= size else { return nil }
+        let start = place
+        place += size
+        return unsafe bytes.withUnsafeBytes {
+            unsafe Value(littleEndian: $0.loadUnaligned(fromByteOffset: start, as: Value.self))
         }
-        offset += size
-        return value
     }
 
     /// `nil` if fewer bytes are left than the number needs.
-    @_lifetime(self: copy self)
-    public mutating func littleEndian<Value: FixedWidthInteger>(_ type: Value.Type) -> Value? {
-        bigEndian(type).map(\.byteSwapped)
+    @inlinable @_lifetime(self: copy self)
+    public mutating func bigEndian<Value: FixedWidthInteger & BitwiseCopyable>(
+        _ type: Value.Type
+    ) -> Value? {
+        guard let value = littleEndian(type) else { return nil }
+        return value.byteSwapped
     }
 
     /// `nil` if fewer than `count` bytes are left.
-    @_lifetime(self: copy self)
+    @inlinable @_lifetime(self: copy self)
     public mutating func take(_ count: Int) -> Range<Int>? {
         guard count >= 0, remaining >= count else { return nil }
-        defer { offset += count }
-        return offset..<(offset + count)
+        defer { place += count }
+        return place..<(place + count)
     }
 }
 

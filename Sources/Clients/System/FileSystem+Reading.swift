@@ -11,7 +11,8 @@ extension FileSystem {
 
     /// The whole of a file.
     /// - Throws: `EFBIG` if it has more than `limit` bytes.
-    public static func bytes(of path: String, limit: Int = 16 << 20) throws(SystemError) -> [UInt8] {
+    public static func bytes(of path: String, limit: Int = 16 << 20) throws(SystemError) -> [UInt8]
+    {
         let file = unsafe open(path, O_RDONLY | O_CLOEXEC)
         guard file >= 0 else { throw SystemError("reading \(path)") }
         defer { close(file) }

@@ -63,7 +63,7 @@ CREATE TABLE heartline.outbox (
     sequence int8 NOT NULL,
     topic text NOT NULL,
     key bytea NOT NULL,
-    value bytea NOT NULL,
+    value bytea,
     record_time timestamptz NOT NULL,
     PRIMARY KEY (source, partition, sequence)
 );
@@ -73,11 +73,22 @@ COMMENT ON COLUMN heartline.outbox.partition IS 'Partition of the pipeline; 0 fo
 COMMENT ON COLUMN heartline.outbox.sequence IS 'Order within source and partition; readers ignore a sequence they have seen.';
 COMMENT ON COLUMN heartline.outbox.topic IS 'Topic that the event goes to.';
 COMMENT ON COLUMN heartline.outbox.key IS 'The record''s key.';
-COMMENT ON COLUMN heartline.outbox.value IS 'The record''s value.';
+COMMENT ON COLUMN heartline.outbox.value IS 'The record''s value; null is a tombstone.';
 COMMENT ON COLUMN heartline.outbox.record_time IS 'The record''s timestamp.';
 
 CREATE SEQUENCE heartline.registry_outbox_sequence;
 COMMENT ON SEQUENCE heartline.registry_outbox_sequence IS 'Numbers the registry''s outbox events.';
+
+-- Call it after the change that it tells of, in the same transaction, while that still holds the row lock
+-- on the device: so the events of one device are numbered in the order in which they are committed.
+CREATE FUNCTION heartline.add_registry_event(topic text, key bytea, value bytea, record_time timestamptz)
+RETURNS int8 LANGUAGE sql AS $$
+    INSERT INTO heartline.outbox (source, partition, sequence, topic, key, value, record_time)
+    VALUES ('registry', 0, nextval('heartline.registry_outbox_sequence'), $1, $2, $3, $4);
+    SELECT pg_notify('heartline_outbox', '');
+    SELECT currval('heartline.registry_outbox_sequence');
+$$;
+COMMENT ON FUNCTION heartline.add_registry_event IS 'Adds an event of the registry to the outbox and wakes its publisher; returns its sequence.';
 
 -- The registry -----------------------------------------------------------------------------------
 

@@ -1,0 +1,63 @@
+import EventLog
+import Postgres
+import Schemas
+import System
+
+/// `heartline pipeline resume`: what an operator decides when the log lost what a pipeline still
+/// needed.
+enum PipelineResume {
+    static let command = Command(
+        name: "pipeline resume", summary: "go on without records that the log no longer holds",
+        details: """
+            A pipeline whose next record was deleted by retention stops and says so: it never skips
+            records by itself. This command accepts the gap. The partition goes on at the first record
+            that is still there, with the state that it last stored; what the lost records would have
+            changed is not in the tables. A worker that holds the partition takes it up again by itself.
+            """,
+        operands: Operands(
+            placeholder: "NAME", count: 1...1, help: "name of the pipeline, as in its file"),
+        options: DatabaseAccess.options + [
+            .integer("partition", 0...9_999, "the partition that stands still")
+        ]
+    ) { arguments in
+        let name = arguments.operands[0]
+        guard let number = arguments.optionalInteger("partition") else {
+            throw UsageError("--partition is missing: the worker's error names it")
+        }
+        let partition = Int32(number)
+        guard let log = try LogAccess.openIfThere(arguments) else {
+            throw Failure(
+                "opening the log in \(arguments.text("data")): there is none. Name the data directory"
+                    + " with --data")
+        }
+        defer { log.close() }
+        let place = TopicPartition(.heartbeats, partition)
+        let range = try log.offsets(of: place)
+        let connection = try DatabaseAccess.connect(arguments, as: "pipeline resume")
+        let stored = try connection.execute(
+            "SELECT next_offset FROM heartline.stream_partitions WHERE pipeline = $1 AND partition = $2",
+            .text(name), .int4(partition))
+        guard let next = try stored.first?.int8(0) else {
+            throw Failure(
+                "resuming pipeline \(name), partition \(partition): it never ran. SELECT pipeline,"
+                    + " partition FROM heartline.stream_partitions tells what did")
+        }
+        // The epoch keeps a worker that commits at this moment from undoing the decision; a start
+        // after the snapshot tells the next claim that the gap is accepted.
+        let changed = try connection.execute(
+            """
+            UPDATE heartline.stream_partitions
+               SET start_offset = $3, next_offset = greatest(next_offset, $3), epoch = epoch + 1
+             WHERE pipeline = $1 AND partition = $2 AND start_offset < $3 RETURNING next_offset
+            """, .text(name), .int4(partition), .int8(range.earliest))
+        guard let resumed = try changed.first?.int8(0) else {
+            Terminal.write("\(name), partition \(partition): nothing to decide, it is at \(next)\n")
+            return .done
+        }
+        Terminal.write(
+            "\(name), partition \(partition): goes on at \(resumed);"
+                + " \(max(0, range.earliest - next)) records that were not processed are given up\n"
+        )
+        return .done
+    }
+}

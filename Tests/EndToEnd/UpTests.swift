@@ -1,0 +1,191 @@
+import Foundation
+import Postgres
+import Schemas
+import System
+import TestSupport
+import Testing
+
+@Suite("heartline up", .serialized) struct UpTests {
+    @Test("From an empty folder to a judged device, and an orderly end")
+    func firstHeartbeats() async throws {
+        let heartline = try await RunningHeartline()
+        #expect(heartline.process.output().contains("is ready"))
+        #expect(try heartline.ready().status == 200)
+        let mode = try #require(FileSystem.status("\(heartline.data)/run.json")).mode
+        #expect(mode == 0o600)
+        for secret in ["secret-key", "server-salt"] {
+            #expect(FileSystem.status("\(heartline.data)/\(secret)")?.mode == 0o600)
+        }
+
+        let devices = try await heartline.addDevices(2)
+        #expect(devices.count == 2)
+        #expect(try await heartline.waitFor("unknown", of: devices[1]))
+        #expect(try heartline.heartbeat(devices[0]).status == 200)
+        #expect(try await heartline.waitFor("healthy", of: devices[0]))
+
+        let unknown = try heartline.heartbeat(DeviceID(high: 1, low: 2))
+        #expect(unknown.status == 400)
+        #expect(unknown.text == "{\"error\":\"invalid device id\"}")
+
+        let list = try await heartline.run(["device", "list", "--json"])
+        #expect(list.output.split(separator: "\n").count == 2)
+        let show = try await heartline.run(["device", "show", "\(devices[0])"])
+        #expect(show.output.contains("state      healthy (handshake-fresh)"))
+        let status = try await heartline.run(["status", "--json"])
+        #expect(status.output.contains("\"devices\":2"))
+        #expect(status.output.contains("\"states\":{\"healthy\":1,\"unknown\":1}"))
+
+        #expect(await heartline.stop() == 0)
+        #expect(!FileSystem.exists("\(heartline.data)/run.json"))
+        let after = try await heartline.run(["status"])
+        #expect(after.status == 1)
+        #expect(after.errors.contains("start one with heartline up"))
+    }
+
+    @Test("A second up on the same folder is refused, and the first goes on")
+    func secondIsRefused() async throws {
+        let heartline = try await RunningHeartline()
+        let second = try await Executable.run([
+            "up", "--data", heartline.data, "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0",
+        ])
+        #expect(second.status == 1)
+        #expect(second.errors.contains("process \(heartline.places.pid) runs on it already"))
+        #expect(try heartline.ready().status == 200)
+        #expect(RunningHeartline.places(in: heartline.data)?.pid == heartline.places.pid)
+        #expect(await heartline.stop() == 0)
+    }
+
+    @Test("After kill -9 the next start goes on where it ended") func killed() async throws {
+        let folder = try TemporaryFolder()
+        let first = try await RunningHeartline(in: folder, ["--heartbeats", "acked"])
+        let device = try #require(try await first.addDevices(1).first)
+        #expect(try first.heartbeat(device).status == 200)
+        #expect(try await first.waitFor("healthy", of: device))
+        #expect(try first.heartbeat(device, tunnelUp: false).status == 200)
+        await first.kill()
+
+        let second = try await RunningHeartline(in: folder, ["--heartbeats", "acked"])
+        let isDown = try await holds(within: 120) {
+            #expect(try second.heartbeat(device, tunnelUp: false).status == 200)
+            return try second.state(of: device) == "down"
+        }
+        #expect(isDown)
+        let connection = try second.connect()
+        let rows = try connection.execute(
+            "SELECT state FROM heartline.device_state_history ORDER BY transition")
+        #expect(try rows.map { try $0.text(0) } == ["unknown", "healthy", "down"])
+        connection.close()
+        #expect(await second.stop() == 0)
+    }
+
+    @Test("SIGHUP takes new settings over, and keeps the old ones where a file is faulty")
+    func reload() async throws {
+        let heartline = try await RunningHeartline()
+        let devices = try await heartline.addDevices(1)
+        #expect(try heartline.heartbeat(devices[0]).status == 200)
+        #expect(try await heartline.waitFor("healthy", of: devices[0]))
+
+        _ = try heartline.folder.write("name: [", to: "pipelines/health.yaml")
+        heartline.process.send(SIGHUP)
+        #expect(
+            await holds(within: 60) {
+                let errors = heartline.process.errors()
+                return errors.contains("The old pipeline settings stay in force")
+                    && errors.contains("health.yaml:2:1: ")
+            }, "\(heartline.process.errors())")
+
+        _ = try heartline.folder.write(
+            RunningHeartline.pipeline(offlineAfter: "2s"), to: "pipelines/health.yaml")
+        heartline.process.send(SIGHUP)
+        #expect(
+            await holds(within: 60) { heartline.process.errors().contains("goes on with settings") }
+        )
+        // Silent since its one heartbeat.
+        #expect(try await heartline.waitFor("offline", of: devices[0]))
+        #expect(await heartline.stop() == 0)
+    }
+
+    @Test("Partitions are fixed when topics are first made") func partitions() async throws {
+        let folder = try TemporaryFolder()
+        let first = try await RunningHeartline(in: folder, ["--partitions", "2"])
+        let connection = try first.connect()
+        let counts = try connection.execute("SELECT DISTINCT partitions FROM heartline.topics")
+        #expect(try counts.only().int4(0) == 2)
+        connection.close()
+        #expect(await first.stop() == 0)
+        let other = try await Executable.run([
+            "up", "--data", first.data, "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0",
+            "--partitions", "8",
+        ])
+        #expect(other.status == 1)
+        #expect(other.errors.contains("was made with 2 partitions and keeps them"))
+    }
+
+    @Test("Tables and topics that a pipeline does not name stay empty") func omitted() async throws
+    {
+        let folder = try TemporaryFolder()
+        try FileSystem.makeDirectory("\(folder.path)/pipelines", mode: 0o755)
+        _ = try folder.write(
+            """
+            name: tunnel-health
+            source: { topic: heartbeats }
+            processor: { tunnel-health: { down_after: 1 } }
+            sinks: [ { postgres: { tables: [device_status] } } ]
+
+            """, to: "pipelines/health.yaml")
+        let heartline = try await RunningHeartline(in: folder)
+        let device = try #require(try await heartline.addDevices(1).first)
+        #expect(try heartline.heartbeat(device, tunnelUp: false).status == 200)
+        #expect(try await heartline.waitFor("down", of: device))
+        let connection = try heartline.connect()
+        let counts = try connection.execute(
+            """
+            SELECT (SELECT count(*) FROM heartline.device_state_ended)
+                 + (SELECT count(*) FROM heartline.alerts)
+            """)
+        #expect(try counts.only().int8(0) == 0)
+        connection.close()
+        #expect(await heartline.stop() == 0)
+    }
+
+    @Test("A listener without TLS is refused where others can reach it") func insecure()
+        async throws
+    {
+        let folder = try TemporaryFolder()
+        let outcome = try await Executable.run([
+            "up", "--data", "\(folder.path)/data", "--listen", "0.0.0.0:0",
+        ])
+        #expect(outcome.status == 2)
+        #expect(outcome.errors.contains("--insecure-listen"))
+        #expect(!FileSystem.exists("\(folder.path)/data"))
+    }
+
+    @Test("A faulty pipeline file stops the start before anything is made")
+    func faultyPipeline() async throws {
+        let folder = try TemporaryFolder()
+        _ = try folder.write("nme: x\n", to: "bad.yaml")
+        let outcome = try await Executable.run([
+            "up", "--data", "\(folder.path)/data", "--pipelines", folder.path,
+        ])
+        #expect(outcome.status == 1)
+        #expect(outcome.errors.contains("bad.yaml:1:1: unknown key \"nme\""))
+        #expect(!FileSystem.exists("\(folder.path)/data/postgres"))
+    }
+}
+
+@Suite("heartline demo") struct DemoTests {
+    @Test("A fleet appears, and the demo ends by itself and leaves nothing behind")
+    func demo() async throws {
+        let outcome = try await Executable.run([
+            "demo", "--duration", "12s", "--agents", "30", "--listen", "127.0.0.1:0", "--admin",
+            "127.0.0.1:0",
+        ])
+        #expect(outcome.status == 0, "\(outcome.errors)")
+        #expect(outcome.output.contains("Quicker than production"))
+        #expect(outcome.output.contains("SELECT state, count(*)"))
+        #expect(outcome.output.contains("healthy"))
+        let folder = try #require(
+            outcome.output.split(separator: " ").first { $0.hasPrefix("/tmp/heartline-demo-") })
+        #expect(!FileSystem.exists(String(folder)))
+    }
+}
