@@ -5,6 +5,7 @@ import Ingest
 import Pipeline
 import Postgres
 import Schemas
+import Sinks
 import Synchronization
 import System
 
@@ -60,7 +61,7 @@ final class Instance {
     private var spool: SpoolingLog<KafkaLog>?
     /// Where the front-end has none of its own.
     private var adminListener: AdminListener?
-    private var registryOutbox: RegistryOutbox?
+    private var stopRegistryOutbox: (() -> Void)?
     private var lock: FileLock?
 
     init(_ settings: Settings) {
@@ -116,7 +117,10 @@ final class Instance {
             eventLog = .embedded(log)
             try plan.create(in: log, retentionBytes: settings.retentionBytes)
             if settings.roles.contains(.process) { try startPipelines(log, plan) }
-            if let frontEndSettings { try startFrontEnd(log, frontEndSettings) }
+            if let frontEndSettings {
+                startRegistryOutbox(log)
+                try startFrontEnd(log, frontEndSettings)
+            }
         }
     }
 
@@ -142,6 +146,8 @@ final class Instance {
         frontEndSettings.admin = nil
         var spoolSettings = SpoolSettings(directory: "\(settings.data)/spool")
         spoolSettings.topics = kafka.ackedTopics
+        // The registry's events have an outbox in the database and need no spool.
+        startRegistryOutbox(log)
         let spooling = try SpoolingLog(log, spoolSettings)
         spool = spooling
         try startFrontEnd(spooling, frontEndSettings)
@@ -182,10 +188,17 @@ final class Instance {
         try listener.start()
     }
 
+    private func startRegistryOutbox<LogType: EventLog>(_ log: LogType) {
+        var settings = RegistryOutboxSettings()
+        settings.obstacleChanged = { [readiness] in readiness.set("registry outbox", $0) }
+        let outbox = RegistryOutbox(database: databaseURL, log: log, settings: settings)
+        outbox.start()
+        stopRegistryOutbox = { outbox.stop() }
+    }
+
     private func startFrontEnd<LogType: EventLog>(
         _ log: LogType, _ settings: FrontEndSettings
     ) throws {
-        registryOutbox = RegistryOutbox(log: log, databaseURL: databaseURL, readiness: readiness)
         isSecure = settings.server.tls != nil
         let frontEnd = try bindFrontEnd(log, settings)
         self.frontEnd = frontEnd
@@ -209,7 +222,7 @@ final class Instance {
     }
 
     private func takeLock() throws {
-        try FileSystem.makeDirectory(settings.data, mode: 0o755)
+        try FileSystem.makeDirectory(settings.data, mode: 0o711)
         let role = settings.roles == [.ingest, .process] ? "up" : "role"
         // The roles of a larger installation may stand side by side on one directory.
         guard role == "up" else { return }
@@ -347,7 +360,7 @@ final class Instance {
             pipeline.stop(
                 milliseconds: max(100, deadline - 2_000 - SystemClock.monotonicMilliseconds()))
         }
-        registryOutbox?.stop()
+        stopRegistryOutbox?()
         spool?.close()
         eventLog?.close()
         adminListener?.stop()
@@ -356,7 +369,7 @@ final class Instance {
         spool = nil
         adminListener = nil
         pipelines = []
-        registryOutbox = nil
+        stopRegistryOutbox = nil
         eventLog = nil
         privateDatabase = nil
         lock = nil

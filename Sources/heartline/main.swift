@@ -71,9 +71,5 @@ func run(_ words: [String]) -> ExitCode {
     }
 }
 
-// A commit's buffers come and go in megabytes. With a fixed threshold malloc maps and unmaps them;
-// by default it learns to keep them, and a storm's memory would stay for good.
-mallopt(M_MMAP_THRESHOLD, 1 << 20)
-mallopt(M_TRIM_THRESHOLD, 16 << 20)
-
+SystemMemory.returnLargeBlocks()
 exit(run(Array(CommandLine.arguments.dropFirst())).rawValue)

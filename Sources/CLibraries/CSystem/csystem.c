@@ -5,6 +5,7 @@
 #include <grp.h>
 #include <linux/futex.h>
 #include <limits.h>
+#include <malloc.h>
 #include <pthread.h>
 #include <signal.h>
 #include <stdatomic.h>
@@ -45,6 +46,11 @@ uint64_t heartline_process_cpu_nanoseconds(void) {
     struct timespec now;
     clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
     return (uint64_t)now.tv_sec * 1000000000u + (uint64_t)now.tv_nsec;
+}
+
+void heartline_set_malloc_thresholds(int mmap_bytes, int trim_bytes) {
+    mallopt(M_MMAP_THRESHOLD, mmap_bytes);
+    mallopt(M_TRIM_THRESHOLD, trim_bytes);
 }
 
 int heartline_spawn(const char *path, char *const arguments[], char *const environment[],
