@@ -144,6 +144,8 @@ final class Instance {
         if settings.roles.contains(.process) { try startPipelines(log, plan) }
         guard var frontEndSettings else { return }
         frontEndSettings.admin = nil
+        // A group's first member may have to wait for others, by the brokers' settings.
+        frontEndSettings.startMilliseconds = 60_000
         var spoolSettings = SpoolSettings(directory: "\(settings.data)/spool")
         spoolSettings.topics = kafka.ackedTopics
         // The registry's events have an outbox in the database and need no spool.

@@ -146,7 +146,8 @@ import Testing
                 try eventually("the others own everything and go on") {
                     stepAll()
                     let owned = members.filter { !$0.isPaused }.reduce(0) { $0 + $1.owned }
-                    return owned == Int(Self.partitions) && (try stored(connection)) > before
+                    guard owned == Int(Self.partitions) else { return false }
+                    return try stored(connection) > before
                 }
                 zombie.isPaused = false
                 takeovers += 1
@@ -155,7 +156,8 @@ import Testing
         try eventually("everything is stored and published") {
             stepAll()
             let outbox = try connection.execute("SELECT count(*) FROM heartline.outbox").only()
-            return try outbox.int8(0) == 0 && (try stored(connection)) == Int64(next)
+            guard try outbox.int8(0) == 0 else { return false }
+            return try stored(connection) == Int64(next)
         }
         members = []
 
