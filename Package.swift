@@ -132,7 +132,8 @@ let package = Package(
         tests(
             "EndToEnd",
             [
-                "Ingest", "Pipeline", "Processors", "Sinks", "EventLog", "HTTP", "Schemas", "Fleet",
+                "Ingest", "Pipeline", "Processors", "Sinks", "EventLog", "Kafka", "HTTP", "Schemas",
+                "Fleet",
                 "Postgres", "JSON", "System", "Bytes",
             ]),
     ],

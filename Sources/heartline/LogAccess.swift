@@ -56,7 +56,11 @@ enum LogAccess {
 
     /// The log, for looking at; `nil` if there is none on this machine.
     static func openIfThere(_ arguments: Arguments) throws -> OpenLog? {
-        if let settings = try kafkaSettings(arguments) { return .kafka(try KafkaLog(settings)) }
+        if var settings = try kafkaSettings(arguments) {
+            // Asked once a partition; who looks does not want to wait long for a cluster that is away.
+            settings.requestMilliseconds = 2_000
+            return .kafka(try KafkaLog(settings))
+        }
         let folder = folder(in: arguments.text("data"))
         guard FileSystem.isDirectory(folder) else { return nil }
         return .embedded(try EmbeddedLog(directory: folder))

@@ -45,6 +45,7 @@ enum Status {
             var partition: Int32
             var committed_offset: Int64
             var lag: Int64?
+            var owner: String
         }
 
         var devices: Int64
@@ -62,7 +63,7 @@ enum Status {
             partitions: status.partitions.map {
                 .init(
                     pipeline: $0.pipeline, partition: $0.partition, committed_offset: $0.committed,
-                    lag: $0.lag)
+                    lag: $0.lag, owner: $0.owner)
             }, outbox: status.outbox)
         return try JSONText.line(document)
     }
