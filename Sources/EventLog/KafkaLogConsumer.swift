@@ -109,7 +109,7 @@ public final class KafkaLogConsumer: EventConsumer {
         case .unauthorized, .unknownTopic, .unsupported, .authentication, .tls:
             throw health.error(.consuming, error)
         case .fatal:
-            let cause = consumer.fatalError ?? error
+            let cause = consumer.fatalFailure ?? error
             throw EventLogError(
                 .consuming, cause,
                 "this member of the group cannot go on; restart the process, and give each one a "

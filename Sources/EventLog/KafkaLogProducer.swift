@@ -274,7 +274,7 @@ final class KafkaLaneClient: Sendable {
     private func run() {
         while true {
             producer.poll(milliseconds: 50)
-            if !isUseless, let error = producer.fatalError {
+            if !isUseless, let error = producer.fatalFailure {
                 Log.error(
                     "a Kafka producer cannot go on and is replaced", ["error": "\(error)"])
                 useless.store(true, ordering: .releasing)

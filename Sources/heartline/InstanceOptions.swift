@@ -106,7 +106,8 @@ enum InstanceOptions {
         let address = try address("admin", arguments)
         guard address.isLoopback else {
             throw UsageError(
-                "--admin \(address) can be reached by others; take an address of this machine's own")
+                "--admin \(address) can be reached by others; take an address of this machine's own"
+            )
         }
         return ServerConfiguration(address: address, loops: 1, name: "admin")
     }

@@ -130,6 +130,86 @@ import Testing
         }
     }
 
+    @Test(
+        "a worker that is stopped past its session goes on after another took over, and the tables are right",
+        .timeLimit(.minutes(10)))
+    func stoppedWorkers() async throws {
+        let installation = try await Installation()
+        try installation.makeTopics(partitions: 4)
+        let pipelines = "\(installation.folder.path)/pipelines"
+        try FileSystem.makeDirectory(pipelines, mode: 0o755)
+        _ = try installation.folder.write(
+            SplitInstallation.pipeline("refresh: 0s"), to: "pipelines/health.yaml")
+        let ingest = try installation.start([
+            "ingest", "--partitions", "4", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0",
+        ])
+        let first = try installation.start(["process", "--pipelines", pipelines])
+        let added = try await installation.run(["device", "add", "--count", "40"])
+        let devices = added.output.split(separator: "\n").compactMap { DeviceID(String($0)) }
+        try #require(devices.count == 40, "\(added.errors)")
+        #expect(
+            await holds(within: 120) { ingest.output().contains("takes heartbeats at ") },
+            "\(ingest.errors())")
+        let words = ingest.output().split(separator: " ")
+        let url = try #require(words.first { $0.hasPrefix("http://") })
+        let load = HeartbeatLoad(.init(devices, connections: 8, perSecond: 200))
+        load.send(to: String(url.dropLast("/api/v1/heartbeat;".count)))
+        let connection = try installation.database.connect()
+        func stored() throws -> Int64 {
+            try CleanPass.committed(connection).values.reduce(0, +)
+        }
+        #expect(try await holds(within: 120) { try stored() > 200 }, "\(first.errors())")
+        let second = try installation.start(["process", "--pipelines", pipelines])
+
+        for stopped in [first, second] {
+            stopped.send(SIGSTOP)
+            let before = try CleanPass.committed(connection)
+            #expect(
+                try await holds(within: 120) {
+                    let now = try CleanPass.committed(connection)
+                    return (0..<4).allSatisfy { now[$0, default: 0] > before[$0, default: 0] + 100 }
+                }, "the other took over: \(first.errors()) \(second.errors())")
+            stopped.send(SIGCONT)
+            let after = try stored()
+            #expect(try await holds(within: 120) { try stored() > after + 200 })
+        }
+        let book = load.stop()
+        #expect(Array(book.statuses.keys) == [200], "\(book.refusal ?? "")")
+        ingest.send(SIGTERM)
+        #expect(await ingest.waitForEnd() == 0, "\(ingest.errors())")
+
+        let log = try installation.mock.makeLog()
+        defer { log.close() }
+        var total: Int64 = 0
+        for partition in Int32(0)..<4 {
+            total += try log.offsets(of: TopicPartition(.heartbeats, partition)).next
+        }
+        #expect(try await holds(within: 120) { try stored() == total })
+        for running in [first, second] {
+            running.send(SIGTERM)
+            #expect(await running.waitForEnd() == 0, "\(running.errors())")
+        }
+
+        // The same records at the same offsets, for a clean pass.
+        let mirror = try EmbeddedLog(directory: "\(installation.folder.path)/mirror")
+        defer { mirror.close() }
+        try mirror.createTopics([TopicSettings(.heartbeats, partitions: 4)])
+        let waker = Waker()
+        let consumer = try log.makeConsumer(of: .heartbeats, group: "mirror", waker: waker)
+        try consumer.startAll(waker)
+        var batch = RecordBatch(.heartbeats)
+        for record in try consumer.collect(Int(total), waker) {
+            let value = record.value ?? []
+            batch.append(
+                partition: record.place.partition, timestamp: record.place.timestamp,
+                key: record.key.span, value: value.span)
+        }
+        try mirror.store(batch)
+        let (pass, difference) = try CleanPass.check(mirror, connection, pipelines: pipelines)
+        #expect(difference.isEmpty, "\(difference)")
+        #expect(pass.lastSeen.count == 40)
+    }
+
     @Test("settings that cannot be are told before anything is started") func refusedSettings()
         async throws
     {

@@ -71,6 +71,14 @@ import Testing
         let unknown = try fault("no-such-host.invalid:9092", [])
         #expect(unknown.contains("check the host names in --brokers"), "\(unknown)")
         let mock = try MockKafka()
+        let noSASL = try fault(
+            mock.cluster.brokers,
+            [
+                "security.protocol=sasl_plaintext", "sasl.mechanism=PLAIN", "sasl.username=who",
+                "sasl.password=geheim",
+            ])
+        #expect(noSASL.contains("check sasl.mechanism, sasl.username"), "\(noSASL)")
+        #expect(!noSASL.contains("geheim"), "\(noSASL)")
         let noTLS = try fault(mock.cluster.brokers, ["security.protocol=ssl"])
         #expect(noTLS.contains("check security.protocol, ssl.ca.location"), "\(noTLS)")
     }

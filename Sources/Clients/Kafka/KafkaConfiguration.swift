@@ -86,7 +86,7 @@ final class KafkaContext: Sendable {
     deinit { unsafe rd_kafka_destroy(handle) }
 
     /// The error that made the client useless, if one did.
-    var fatalError: KafkaError? {
+    var fatalFailure: KafkaError? {
         var reason = [CChar](repeating: 0, count: 512)
         let code = unsafe rd_kafka_fatal_error(handle, &reason, reason.count)
         guard code != RD_KAFKA_RESP_ERR_NO_ERROR else { return nil }

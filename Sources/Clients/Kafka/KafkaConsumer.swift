@@ -142,7 +142,7 @@ struct KafkaAssignment {
     }
 
     /// The error that made the consumer useless, if one did.
-    public var fatalError: KafkaError? { client.fatalError }
+    public var fatalFailure: KafkaError? { client.fatalFailure }
 
     /// Reads partitions from these offsets on; also those that are read already.
     public func read(_ starts: [(partition: Int32, offset: Int64)]) throws(KafkaError) {

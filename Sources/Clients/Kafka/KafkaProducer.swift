@@ -125,7 +125,7 @@ internal import Synchronization
     public var waiting: Int { Int(unsafe rd_kafka_outq_len(client.handle)) }
 
     /// The error that made the producer useless, if one did.
-    public var fatalError: KafkaError? { client.fatalError }
+    public var fatalFailure: KafkaError? { client.fatalFailure }
 
     /// Brings a fatal error about, for tests.
     public func failFatally() {
