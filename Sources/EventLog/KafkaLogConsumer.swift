@@ -45,7 +45,7 @@ public final class KafkaLogConsumer: EventConsumer {
     /// grow, and what the log has lost meanwhile shows when it is read.
     private static let rangeMilliseconds: Int64 = 1_000
     private static let commitMilliseconds: Int64 = 1_000
-    private static let arrivalMilliseconds: Int64 = 1_000
+    private static let arrivalMilliseconds: Int64 = 500
 
     init(
         _ topic: Topic, partitions: Int32, group: String, _ waker: Waker,
@@ -93,7 +93,11 @@ public final class KafkaLogConsumer: EventConsumer {
                 changes.append(.lost(partitions))
             }
         }
-        if let error { try report(error) }
+        if let error {
+            // There may be more behind it.
+            waker.signal()
+            try report(error)
+        }
     }
 
     private func forget(_ partition: Int32) {
@@ -205,12 +209,9 @@ public final class KafkaLogConsumer: EventConsumer {
         try assignStarted()
         commitHints(isLast: false)
         guard limit > 0 else { return 0 }
-        guard haveArrived() else {
-            // Not every answer rings.
-            pause.wait(milliseconds: 1)
-            waker.signal()
-            return 0
-        }
+        // Waited for here: not every answer rings, and a queue that has rung does not ring again before
+        // something is taken from it.
+        while !haveArrived() { pause.wait(milliseconds: 1) }
         var count = 0
         var isDrained = false
         while count < limit, !isDrained {
