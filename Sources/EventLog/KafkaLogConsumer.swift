@@ -45,7 +45,7 @@ public final class KafkaLogConsumer: EventConsumer {
     /// grow, and what the log has lost meanwhile shows when it is read.
     private static let rangeMilliseconds: Int64 = 1_000
     private static let commitMilliseconds: Int64 = 1_000
-    private static let arrivalMilliseconds: Int64 = 500
+    private static let arrivalMilliseconds: Int64 = 2_000
 
     init(
         _ topic: Topic, partitions: Int32, group: String, _ waker: Waker,
