@@ -99,8 +99,8 @@ import Testing
         let ingest = try installation.start([
             "ingest", "--partitions", "3", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0",
         ])
-        let process = try installation.start(["process"])
-        let second = try installation.start(["process"])
+        let process = try installation.start(["process", "--partitions", "3"])
+        let second = try installation.start(["process", "--partitions", "3"])
         let added = try await installation.run(["device", "add"])
         let device = try #require(DeviceID(String(added.output.dropLast())), "\(added.errors)")
         #expect(
@@ -143,7 +143,9 @@ import Testing
         let ingest = try installation.start([
             "ingest", "--partitions", "4", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0",
         ])
-        let first = try installation.start(["process", "--pipelines", pipelines])
+        let first = try installation.start([
+            "process", "--partitions", "4", "--pipelines", pipelines,
+        ])
         let added = try await installation.run(["device", "add", "--count", "40"])
         let devices = added.output.split(separator: "\n").compactMap { DeviceID(String($0)) }
         try #require(devices.count == 40, "\(added.errors)")
@@ -159,7 +161,9 @@ import Testing
             try CleanPass.committed(connection).values.reduce(0, +)
         }
         #expect(try await holds(within: 120) { try stored() > 200 }, "\(first.errors())")
-        let second = try installation.start(["process", "--pipelines", pipelines])
+        let second = try installation.start([
+            "process", "--partitions", "4", "--pipelines", pipelines,
+        ])
 
         for stopped in [first, second] {
             stopped.send(SIGSTOP)
