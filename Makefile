@@ -26,7 +26,8 @@ test: build
 	@$(SWIFT) test -c release --skip-build --disable-xctest
 
 bench: bootstrap-bench
-	@$(SWIFT) build $(FLAGS)
+	@$(SWIFT) build $(FLAGS) --product heartline
+	@scripts/bench --heartline $(HEARTLINE)
 	@$(HEARTLINE) bench $(ARGUMENTS)
 
 check: bootstrap lint tidy build pipelines test

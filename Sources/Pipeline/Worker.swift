@@ -280,6 +280,8 @@ public struct Worker<
             guard isDue else { continue }
             partitions[index].prepareCommit(settings, processor: processorSettings, now: now)
             lastCommitRound = now
+            // At once: the database stores this one while the next is made ready.
+            sendCalls()
         }
     }
 
@@ -387,7 +389,8 @@ public struct Worker<
 
     /// A database that neither answers nor refuses.
     private func silence(of index: Int) -> String? {
-        guard let call = partitions[index].call, call.ticket != nil, now - call.sentAt >= 10_000
+        guard let call = partitions[index].call, call.ticket != nil,
+            now - call.sentAt >= settings.slowDatabase
         else { return nil }
         return """
             pipeline \(settings.pipeline), partition \(partitions[index].partition): the database \

@@ -17,9 +17,12 @@ public struct WorkerSettings: Sendable {
     /// Age of a snapshot at which the next commit brings a new one.
     public var snapshotInterval: Int64 = 30_000
     /// Rows and events that wait for the database at which reading pauses; it resumes at half of it.
-    public var bufferedRows = 200_000
+    public var bufferedRows = 400_000
     /// Bytes of the same.
-    public var bufferedBytes = 64 << 20
+    public var bufferedBytes = 128 << 20
+    /// Age of a request to the database at which the partition is not ready. Requests of a worker stand
+    /// in line, and the commits of a storm take seconds each.
+    public var slowDatabase: Int64 = 30_000
     /// Events of one partition that wait for the log's acknowledgement at which it stops committing.
     public var outboxEntries = 50_000
     /// Silence of the beacons after which the alert `ingest-silent` is raised; `nil`: never. Only for

@@ -102,6 +102,7 @@ public struct TunnelHealth: Processor {
                 return
             }
             position = max(known, slot.position)
+            watched.note(record: position)
         } else {
             guard seen > slot.lastSeen else {
                 repeats += 1

@@ -50,6 +50,9 @@ public struct WatchedTime: Sendable, Equatable {
     public private(set) var reopened: Int64 = 0
     /// Whether a front-end holds it.
     public private(set) var isHeld = false
+    /// The furthest place that a record was given. Whoever joins begins there: what it takes in came
+    /// later than all that is known, though watched time may not have come that far.
+    private(set) var furthestRecord: Int64 = 0
     /// Milliseconds from watched time to the wall clock that most front-ends agree on; `nil` before
     /// the first beacon.
     public private(set) var wallOffset: Int64?
@@ -120,7 +123,8 @@ public struct WatchedTime: Sendable, Equatable {
         let furthest = frontEnds.map(\.odometer).max() ?? 0
         return FrontEnd(
             name: beacon.frontEnd, boot: beacon.origin.boot,
-            monotonic: beacon.monotonicMilliseconds, position: now, odometer: furthest,
+            monotonic: beacon.monotonicMilliseconds, position: max(now, furthestRecord),
+            odometer: furthest,
             missed: 0, stampOffset: 0, isLossy: false)
     }
 
@@ -144,10 +148,12 @@ public struct WatchedTime: Sendable, Equatable {
         frontEnds[index].isLossy = false
         frontEnds[index].missed = 0
         if wasLossy || step > silence {
-            // It was away: it joins the others again where the slowest of them is.
+            // It was away: it joins the others again where the slowest of them is, or, as after a
+            // restart, where the last record is.
             let others = frontEnds.indices.filter { $0 != index }.map { frontEnds[$0].position }
                 .min()
-            frontEnds[index].position = max(frontEnds[index].position, others ?? now)
+            frontEnds[index].position = max(
+                frontEnds[index].position, others ?? now, furthestRecord)
             return true
         }
         frontEnds[index].position += step
@@ -230,6 +236,11 @@ public struct WatchedTime: Sendable, Equatable {
         return Location(position: nil, time: stamp)
     }
 
+    /// A record was given this place.
+    public mutating func note(record position: Int64) {
+        if position > furthestRecord { furthestRecord = position }
+    }
+
     /// Watched time as people read it; `nil` before the first beacon.
     public func wallTime(of position: Int64) -> EventTime? {
         wallOffset.map { EventTime(milliseconds: position + $0) }
@@ -240,6 +251,7 @@ public struct WatchedTime: Sendable, Equatable {
     public func append(to bytes: inout ByteBuffer) {
         bytes.appendLittleEndian(now)
         bytes.appendLittleEndian(reopened)
+        bytes.appendLittleEndian(furthestRecord)
         bytes.append(isHeld ? 1 : 0)
         bytes.append(wallOffset == nil ? 0 : 1)
         bytes.appendLittleEndian(wallOffset ?? 0)
@@ -277,6 +289,7 @@ public struct WatchedTime: Sendable, Equatable {
         }
         guard let now = reader.littleEndian(Int64.self),
             let reopened = reader.littleEndian(Int64.self),
+            let furthestRecord = reader.littleEndian(Int64.self),
             let held = reader.littleEndian(UInt8.self),
             let hasOffset = reader.littleEndian(UInt8.self),
             let offset = reader.littleEndian(Int64.self),
@@ -284,6 +297,7 @@ public struct WatchedTime: Sendable, Equatable {
         else { return nil }
         self.now = now
         self.reopened = reopened
+        self.furthestRecord = furthestRecord
         isHeld = held == 1
         wallOffset = hasOffset == 1 ? offset : nil
         for _ in 0..<count {
@@ -319,6 +333,7 @@ public struct WatchedTime: Sendable, Equatable {
         var copy = WatchedTime(silence: silence, expulsion: expulsion)
         copy.now = now
         copy.reopened = reopened
+        copy.furthestRecord = furthestRecord
         copy.isHeld = isHeld
         copy.wallOffset = wallOffset
         copy.frontEnds = frontEnds

@@ -1,3 +1,4 @@
+import HTTP
 import Pipeline
 
 /// The options and operands of one invocation, checked before anything is done.
@@ -107,7 +108,7 @@ struct Arguments: Sendable {
                 )
             }
         case .address:
-            guard ListenAddress(value) != nil else {
+            guard (try? SocketAddress(parsing: value)) != nil else {
                 throw UsageError(
                     "\(name) is an IP address and a port, as 127.0.0.1:8080, not \"\(value)\"")
             }
@@ -147,39 +148,6 @@ struct Arguments: Sendable {
     /// In milliseconds, for options with a default.
     func duration(_ name: String) -> Int64 { DurationText.milliseconds(text(name)) ?? 0 }
 
-    func address(_ name: String) -> ListenAddress? {
-        values[name]?.last.flatMap { ListenAddress($0) }
-    }
-
     var wantsHelp: Bool { flag("help") }
     var wantsJSON: Bool { flag("json") }
-}
-
-/// An IP address and a port to listen on; port 0 lets the system choose.
-struct ListenAddress: Sendable, Hashable, CustomStringConvertible {
-    var host: String
-    var port: UInt16
-
-    /// Reads `127.0.0.1:8080` or `[::1]:8080`.
-    init?(_ text: String) {
-        guard let colon = text.lastIndex(of: ":"),
-            let port = UInt16(text[text.index(after: colon)...])
-        else { return nil }
-        var host = text[..<colon]
-        if host.hasPrefix("[") {
-            guard host.hasSuffix("]") else { return nil }
-            host = host.dropFirst().dropLast()
-            guard host.contains(":") else { return nil }
-        } else {
-            let parts = host.split(separator: ".", omittingEmptySubsequences: false)
-            guard parts.count == 4, parts.allSatisfy({ UInt8($0) != nil }) else { return nil }
-        }
-        self.host = String(host)
-        self.port = port
-    }
-
-    var description: String { host.contains(":") ? "[\(host)]:\(port)" : "\(host):\(port)" }
-
-    /// What a browser or an agent is given.
-    var url: String { "http://\(self)" }
 }

@@ -62,6 +62,7 @@ enum Bench {
             if bench.isNextRoundCalm { try bench.append(changing: 0) }
             _ = try bench.catchUp()
             try bench.append(changing: 1_000)
+            try bench.vacuum("device_status")
             let spent = try bench.catchUp()
             let rate = Double(spent.rows) / spent.wall
             let best = try bench.bestUpsert()

@@ -42,7 +42,8 @@ struct DemoPicture {
 
 
             """
-        if !isTerminal { Terminal.write(head) }
+        // What is on the screen stays above in its memory.
+        Terminal.write(isTerminal ? "\u{1B}[2J" : head)
     }
 
     mutating func draw(_ instance: Instance) {
@@ -56,7 +57,7 @@ struct DemoPicture {
             let status = try FleetStatus(connection, log: instance.eventLog?.log)
             note(status)
             if isTerminal {
-                Terminal.write("\u{1B}[H\u{1B}[2J" + head + text(status))
+                Terminal.draw(head + text(status))
             } else {
                 Terminal.write(
                     FleetScreen.right("\(elapsed / 1_000)", 4) + " s  "

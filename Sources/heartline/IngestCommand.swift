@@ -21,8 +21,12 @@ enum IngestCommand {
             try Service.settings(arguments, roles: .ingest, preparesAll: false))
         return try Service.run(instance, arguments) { instance in
             Terminal.write(
-                "heartline \(Version.current) takes heartbeats at \(instance.url)/api/v1/heartbeat; operators: \(instance.adminURL)/readyz\n"
-            )
+                """
+                heartline \(Version.current) takes heartbeats.
+                  heartbeats  POST \(instance.url)/api/v1/heartbeat
+                  admin       \(instance.adminURL)/readyz
+
+                """)
         }
     }
 

@@ -1,6 +1,7 @@
 import EventLog
 import Postgres
 import Schemas
+import Sinks
 import System
 
 /// `heartline pipeline resume`: what an operator decides when the log lost what a pipeline still
@@ -35,27 +36,28 @@ enum PipelineResume {
         let range = try log.log.offsets(of: place)
         let connection = try DatabaseAccess.connect(arguments, as: "pipeline resume")
         let stored = try connection.execute(
-            "SELECT next_offset FROM heartline.stream_partitions WHERE pipeline = $1 AND partition = $2",
-            .text(name), .int4(partition))
-        guard let next = try stored.first?.int8(0) else {
+            """
+            SELECT next_offset, least(next_offset, (SELECT min(snapshot_offset) FROM heartline.snapshots s
+                                                     WHERE (s.pipeline, s.partition) = ($1, $2)))
+              FROM heartline.stream_partitions WHERE pipeline = $1 AND partition = $2
+            """, .text(name), .int4(partition))
+        guard let row = stored.first else {
             throw Failure(
                 "resuming pipeline \(name), partition \(partition): it never ran. SELECT pipeline,"
                     + " partition FROM heartline.stream_partitions tells what did")
         }
-        // The epoch keeps a worker that commits at this moment from undoing the decision; a start
-        // after the snapshot tells the next claim that the gap is accepted.
-        let changed = try connection.execute(
-            """
-            UPDATE heartline.stream_partitions
-               SET start_offset = $3, next_offset = greatest(next_offset, $3), epoch = epoch + 1
-             WHERE pipeline = $1 AND partition = $2 AND start_offset < $3 RETURNING next_offset
-            """, .text(name), .int4(partition), .int8(range.earliest))
-        guard let resumed = try changed.first?.int8(0) else {
-            Terminal.write("\(name), partition \(partition): nothing to decide, it is at \(next)\n")
+        // What a restart reads again begins at the snapshot.
+        let (next, needed) = (try row.int8(0), try row.int8(1))
+        guard needed < range.earliest else {
+            Terminal.write(
+                "\(name), partition \(partition): nothing to decide, its next record \(next) is there\n"
+            )
             return .done
         }
+        _ = try StreamAdministration.resume(
+            name, partition: partition, from: range.earliest, connection)
         Terminal.write(
-            "\(name), partition \(partition): goes on at \(resumed);"
+            "\(name), partition \(partition): goes on at \(max(next, range.earliest));"
                 + " \(max(0, range.earliest - next)) records that were not processed are given up\n"
         )
         return .done

@@ -6,7 +6,7 @@ import System
 struct RunFile: Codable {
     /// Where devices send heartbeats, `http://127.0.0.1:8080`.
     var listen: String
-    /// Where the admin listener is; its token is in `DIR/admin-token`.
+    /// Where the admin listener is.
     var admin: String
     /// A libpq connection string. Holds no password: the private database is entered by its socket.
     var database: String

@@ -27,8 +27,7 @@ enum Status {
             if arguments.wantsJSON {
                 Terminal.write(try json(status))
             } else if isWatching && Terminal.isTerminal() {
-                Terminal.write(
-                    "\u{1B}[H\u{1B}[2J" + FleetScreen.text(status, since: last, colors: true))
+                Terminal.draw(FleetScreen.text(status, since: last, colors: true))
             } else if last != nil || !isWatching {
                 Terminal.write(
                     FleetScreen.text(status, since: last, colors: Terminal.isTerminal()))

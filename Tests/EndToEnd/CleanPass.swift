@@ -1,5 +1,6 @@
 import Bytes
 import EventLog
+import Foundation
 import Pipeline
 import Postgres
 import Processors
@@ -128,6 +129,15 @@ extension EmbeddedLog {
             limit: 1_000, { found.append(($0, $1.text, $2.bytes.text)) }) > 0
         {}
         return found
+    }
+
+    /// Numbers of the heartbeats of `HeartbeatLoad` that are in the log.
+    func heartbeatNumbers() throws -> Set<Substring> {
+        Set(
+            try records(of: .heartbeats).compactMap { record -> Substring? in
+                guard let start = record.value.range(of: "\"state\":\"n") else { return nil }
+                return record.value[start.upperBound...].prefix { $0 != "\"" }
+            })
     }
 
     /// How many records a topic has.

@@ -52,7 +52,7 @@ import Testing
     @Test(
         "A value that cannot be is refused before anything is done",
         arguments: [
-            (["up", "--listen", "localhost:80"], "--listen is an IP address and a port"),
+            (["up", "--listen", "example.org:80"], "--listen is an IP address and a port"),
             (["up", "--listen", "127.0.0.1:99999"], "--listen is an IP address and a port"),
             (["up", "--data"], "--data needs a value"),
             (["up", "--data", "/tmp/a", "--data=/tmp/b"], "--data is given twice"),

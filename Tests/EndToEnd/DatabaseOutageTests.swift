@@ -67,20 +67,11 @@ extension FaultTests {
             #expect(Array(book.statuses.keys) == [200], "\(book.refusal ?? "")")
             #expect(book.cutAnswers + book.unanswered == 0)
             #expect(try log.count(of: .deadLetters) == 0)
-            let offline = try connection.number(
-                """
-                SELECT count(*) FROM heartline.device_state_history
-                 WHERE state = 'offline' AND device_id = ANY ($1)
-                """, known)
-            #expect(offline == 0)
+            #expect(try falselyOffline(connection, known, load).isEmpty)
 
             // And what was answered while it was away is in the log.
             #expect(await heartline.stop() == 0)
-            let said = Set(
-                try log.records(of: .heartbeats).compactMap { record -> Substring? in
-                    guard let start = record.value.range(of: "\"state\":\"n") else { return nil }
-                    return record.value[start.upperBound...].prefix { $0 != "\"" }
-                })
+            let said = try log.heartbeatNumbers()
             let missing = book.accepted.filter { !said.contains("\($0)") }
             #expect(missing.isEmpty, "\(missing.count) of \(book.accepted.count)")
             #expect(try connection.number("SELECT count(*) FROM heartline.outbox") == 0)

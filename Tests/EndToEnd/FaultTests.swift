@@ -1,4 +1,6 @@
 import Foundation
+import Postgres
+import Schemas
 import Testing
 
 /// What faults do to a running installation: real processes, real sockets, a real PostgreSQL.
@@ -16,4 +18,22 @@ func processes(on path: String) -> [String] {
         let words = String(decoding: line, as: UTF8.self)
         return words.contains(path) ? "\(process) \(words)" : nil
     }
+}
+
+/// Those of `devices` that were ever called offline though `load` never let them be silent for
+/// `milliseconds`, which is to be a little less than the threshold.
+func falselyOffline(
+    _ connection: PostgresConnection, _ devices: [DeviceID], _ load: HeartbeatLoad,
+    milliseconds: Int64 = 5_500
+) throws -> [DeviceID] {
+    let rows = try connection.execute(
+        """
+        SELECT DISTINCT device_id FROM heartline.device_state_history
+         WHERE state = 'offline' AND device_id = ANY ($1)
+        """, .uuidArray(devices.map { ($0.high, $0.low) }))
+    let silent = load.silentDevices(milliseconds: milliseconds)
+    return try rows.map {
+        let id = try $0.uuid(0)
+        return DeviceID(high: id.high, low: id.low)
+    }.filter { !silent.contains($0) }
 }

@@ -1,5 +1,6 @@
 import Foundation
 import Synchronization
+import System
 import Testing
 
 /// The built executable, started by tests as a user starts it.
@@ -29,90 +30,102 @@ enum Executable {
     }
 }
 
-/// One started process; its output goes to files, so that it never waits for us.
+/// One started process; its output goes to files, so that it never waits for us. It ends with the
+/// tests, however those end.
 final class HeartlineProcess: Sendable {
-    private struct State {
-        var status: Int32?
-        var waiters: [CheckedContinuation<Int32, Never>] = []
+    /// What its thread finds out.
+    private final class Life: Sendable {
+        private struct State {
+            var start: Result<Int32, SystemError>?
+            var status: Int32?
+            var waiters: [CheckedContinuation<Int32, Never>] = []
+        }
+
+        private let state = Mutex(State())
+        private let started = DispatchSemaphore(value: 0)
+
+        /// Runs on a thread that lives as long as the process: its end is what ends the process when
+        /// the tests are killed.
+        func live(_ settings: ChildProcess.Settings) {
+            let child: ChildProcess
+            do throws(SystemError) {
+                child = try ChildProcess.start(settings)
+            } catch {
+                state.withLock { $0.start = .failure(error) }
+                started.signal()
+                return
+            }
+            state.withLock { $0.start = .success(child.processID) }
+            started.signal()
+            let status: Int32 =
+                switch child.wait() {
+                case .exited(let code): code
+                case .signalled: -1
+                }
+            let waiters = state.withLock { state in
+                state.status = status
+                defer { state.waiters = [] }
+                return state.waiters
+            }
+            for waiter in waiters { waiter.resume(returning: status) }
+        }
+
+        func processID() throws -> Int32 {
+            started.wait()
+            guard let start = state.withLock({ $0.start }) else {
+                preconditionFailure("a process was neither started nor not started")
+            }
+            return try start.get()
+        }
+
+        var hasEnded: Bool { state.withLock { $0.status != nil } }
+
+        func end() async -> Int32 {
+            await withCheckedContinuation { continuation in
+                let status = state.withLock { state in
+                    if state.status == nil { state.waiters.append(continuation) }
+                    return state.status
+                }
+                if let status { continuation.resume(returning: status) }
+            }
+        }
     }
 
     let processID: Int32
     private let folder: TemporaryFolder
-    private let state = Mutex(State())
+    private let life = Life()
+    private let thread: SystemThread
 
     init(_ words: [String], environment: [String: String] = [:], in directory: String? = nil) throws
     {
         folder = try TemporaryFolder()
-        let process = Process()
-        process.executableURL = Executable.url
-        process.arguments = words
+        // The shell puts output and errors apart and is gone then.
+        var settings = ChildProcess.Settings(
+            "/bin/sh",
+            [
+                "-c", "out=$1 err=$2; shift 2; exec \"$@\" >\"$out\" 2>\"$err\"", "sh",
+                folder.path + "/output", folder.path + "/errors", Executable.url.path,
+            ] + words)
+        settings.deathSignal = SIGKILL
+        settings.workingDirectory = directory
         // Nothing of the environment that the tests run in decides what they see.
-        var variables = ProcessInfo.processInfo.environment.filter {
+        settings.environment = ProcessInfo.processInfo.environment.filter {
             !$0.key.hasPrefix("HEARTLINE_")
-        }
-        variables.merge(environment) { $1 }
-        process.environment = variables
-        if let directory { process.currentDirectoryURL = URL(filePath: directory) }
-        process.standardInput = FileHandle.nullDevice
-        process.standardOutput = try Self.file(folder.path + "/output")
-        process.standardError = try Self.file(folder.path + "/errors")
-        let ended = EndBox()
-        process.terminationHandler = { process in
-            ended.finish(process.terminationReason == .exit ? process.terminationStatus : -1)
-        }
-        try process.run()
-        processID = process.processIdentifier
-        ended.then { [weak self] status in self?.finish(status) }
-    }
-
-    private static func file(_ path: String) throws -> FileHandle {
-        _ = FileManager.default.createFile(atPath: path, contents: nil)
-        return try FileHandle(forWritingTo: URL(filePath: path))
-    }
-
-    /// Hands the status over whether the process ends before or after the object is made.
-    private final class EndBox: Sendable {
-        private let state = Mutex<(status: Int32?, handler: (@Sendable (Int32) -> Void)?)>(
-            (nil, nil))
-
-        func finish(_ status: Int32) {
-            let handler = state.withLock { state in
-                state.status = status
-                return state.handler
-            }
-            handler?(status)
-        }
-
-        func then(_ handler: @escaping @Sendable (Int32) -> Void) {
-            let status = state.withLock { state in
-                state.handler = handler
-                return state.status
-            }
-            if let status { handler(status) }
+        }.merging(environment) { $1 }
+        let (life, started) = (life, settings)
+        thread = SystemThread.start("heartline") { life.live(started) }
+        do {
+            processID = try life.processID()
+        } catch {
+            thread.join()
+            throw error
         }
     }
 
-    private func finish(_ status: Int32) {
-        let waiters = state.withLock { state in
-            state.status = status
-            defer { state.waiters = [] }
-            return state.waiters
-        }
-        for waiter in waiters { waiter.resume(returning: status) }
-    }
-
-    var hasEnded: Bool { state.withLock { $0.status != nil } }
+    var hasEnded: Bool { life.hasEnded }
 
     /// The exit code; -1 if a signal ended it.
-    func waitForEnd() async -> Int32 {
-        await withCheckedContinuation { continuation in
-            let status = state.withLock { state in
-                if state.status == nil { state.waiters.append(continuation) }
-                return state.status
-            }
-            if let status { continuation.resume(returning: status) }
-        }
-    }
+    func waitForEnd() async -> Int32 { await life.end() }
 
     func send(_ signal: Int32) { if !hasEnded { kill(processID, signal) } }
 
@@ -123,7 +136,10 @@ final class HeartlineProcess: Sendable {
         (try? String(contentsOfFile: folder.path + "/errors", encoding: .utf8)) ?? ""
     }
 
-    deinit { send(SIGKILL) }
+    deinit {
+        send(SIGKILL)
+        thread.join()
+    }
 }
 
 /// A folder of a test's own under /tmp, removed at the end of its life.

@@ -103,6 +103,27 @@ extension FaultTests {
                 "left behind: \(processes(on: folder.path))")
         }
 
+        @Test(
+            "What a device says right after a restart counts, however soon the front-end was killed",
+            .timeLimit(.minutes(10)))
+        func restartedAtOnce() async throws {
+            let folder = try TemporaryFolder()
+            let first = try await RunningHeartline(in: folder, ["--heartbeats", "acked"])
+            let devices = try await first.addDevices(20)
+            // Watched time runs by beacons; these stand well behind the last of them.
+            try await Task.sleep(for: .seconds(3))
+            for device in devices { #expect(try first.heartbeat(device).status == 200) }
+            await first.kill()
+            let second = try await RunningHeartline(in: folder, ["--heartbeats", "acked"])
+            for device in devices {
+                #expect(try second.heartbeat(device, status: "stopped").status == 200)
+            }
+            for device in devices {
+                try #require(try await second.waitFor("stopped", of: device))
+            }
+            #expect(await second.stop() == 0)
+        }
+
         /// `last_seen` may be as old as `refresh`, and is never newer than the truth.
         private func expectSeen(_ connection: PostgresConnection, _ pass: CleanPass) throws {
             for row in try connection.execute(

@@ -81,11 +81,11 @@ final class SplitInstallation: Sendable {
             [
                 "ingest", "--name", name, "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0",
             ] + options, environment: environment)
-        try await wait(for: "takes heartbeats at ", of: process)
-        let words = process.output().split(separator: " ")
+        try await wait(for: "/readyz", of: process)
+        let words = process.output().split(whereSeparator: \.isWhitespace)
         let address = try #require(words.first { $0.hasPrefix("http://") })
         return FrontEnd(
-            process: process, url: String(address.dropLast("/api/v1/heartbeat;".count)))
+            process: process, url: String(address.dropLast("/api/v1/heartbeat".count)))
     }
 
     /// Starts the pipelines and waits until they are ready.

@@ -59,6 +59,7 @@ import Testing
         let folder = try TemporaryFolder()
         let first = try await RunningHeartline(in: folder, ["--heartbeats", "acked"])
         let device = try #require(try await first.addDevices(1).first)
+        #expect(try await first.waitFor("unknown", of: device))
         #expect(try first.heartbeat(device).status == 200)
         #expect(try await first.waitFor("healthy", of: device))
         #expect(try first.heartbeat(device, tunnelUp: false).status == 200)
@@ -170,6 +171,75 @@ import Testing
         #expect(outcome.status == 1)
         #expect(outcome.errors.contains("bad.yaml:1:1: unknown key \"nme\""))
         #expect(!FileSystem.exists("\(folder.path)/data/postgres"))
+    }
+}
+
+@Suite("The roles of a larger installation") struct RolesTests {
+    @Test("Front-end and pipelines run apart on one log and one database") func roles() async throws
+    {
+        let folder = try TemporaryFolder()
+        let database = try TestDatabase.make(isMigrated: false)
+        let environment = [
+            "HEARTLINE_DATABASE": database.url, "HEARTLINE_DATA": "\(folder.path)/data",
+            "SERVER_SALT": String(repeating: "s", count: 32),
+            "HEARTLINE_SECRET_KEY": String(repeating: "0a", count: 32),
+        ]
+        for words in [["migrate"], ["topics", "create", "--partitions", "3"]] {
+            let outcome = try await Executable.run(words, environment: environment)
+            #expect(outcome.status == 0, "\(outcome.errors)")
+        }
+        let added = try await Executable.run(["device", "add"], environment: environment)
+        let device = try #require(DeviceID(String(added.output.prefix(36))), "\(added.errors)")
+
+        let pipelines = try RunningHeartline.pipelines(in: folder)
+        let process = try HeartlineProcess(
+            ["process", "--pipelines", pipelines], environment: environment)
+        let ingest = try HeartlineProcess(
+            ["ingest", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"],
+            environment: environment)
+        let isUp = await holds(within: 120) {
+            process.hasEnded || ingest.hasEnded
+                || process.output().contains("runs the pipelines")
+                    && ingest.output().contains("/readyz")
+        }
+        #expect(
+            isUp && !process.hasEnded && !ingest.hasEnded, "\(process.errors())\(ingest.errors())")
+        let url = try #require(
+            ingest.output().split(whereSeparator: \.isWhitespace).first { $0.hasPrefix("http://") }
+                .flatMap { URL(string: String($0)) })
+        let client = try RawClient(
+            host: try #require(url.host()), port: UInt16(try #require(url.port)))
+        let body = "{\"device_id\":\"\(device)\",\"tunnel_up\":false}"
+        let connection = try database.connect()
+        let isDown = try await holds(within: 120) {
+            let answer = try client.request("POST", url.path(), body: body.utf8)
+            guard answer.status == 200 else {
+                Issue.record("\(answer.status) \(answer.text)")
+                return true
+            }
+            let rows = try connection.execute("SELECT state FROM heartline.device_status")
+            return try rows.first?.text(0) == "down"
+        }
+        #expect(isDown)
+        connection.close()
+        for role in [ingest, process] {
+            role.send(SIGTERM)
+            #expect(await role.waitForEnd() == 0)
+        }
+    }
+
+    @Test("A role refuses to start without secrets, or without a database") func refusals()
+        async throws
+    {
+        let folder = try TemporaryFolder()
+        let noDatabase = try await Executable.run(["ingest", "--data", folder.path])
+        #expect(noDatabase.status == 2)
+        #expect(noDatabase.errors.contains("--database is needed"))
+        let noSecrets = try await Executable.run([
+            "ingest", "--data", folder.path, "--database", "postgresql:///nowhere?host=/nowhere",
+        ])
+        #expect(noSecrets.status == 1)
+        #expect(noSecrets.errors.contains("SERVER_SALT"))
     }
 }
 

@@ -187,11 +187,42 @@ struct WatchedTimeTests {
         #expect(!p.health.watchedTime.isHeld)
         #expect(p.state(d1) == .healthy, "what the old process still held may be lost")
         p.beacon(200, from: 1, name: "a")
-        #expect(p.health.watchedTime.milliseconds == 100_000, "the old boot has no say any more")
+        #expect(p.health.watchedTime.milliseconds == 101_000, "the old boot has no say any more")
         for seconds in stride(from: 110.0, through: 125, by: 5) {
             p.beacon(seconds, from: 7, name: "a", monotonic: seconds - 20)
         }
         #expect(p.state(d1) == .offline)
+    }
+
+    @Test func whatADeviceSaysRightAfterARestartIsNoRepeat() {
+        var p = Partition()
+        for seconds in stride(from: 0.0, through: 20, by: 5) {
+            p.beacon(seconds, from: 1, name: "a")
+        }
+        p.beat(d1, 24, from: 1)
+        p.beat(d2, 24.5, from: 1)
+        // Killed before its next beacon, and started anew at once, twice.
+        p.beacon(26, from: 7, name: "a", monotonic: 26)
+        p.beat(d1, 27, status: .stopped, from: 7)
+        p.beacon(28, from: 8, name: "a", monotonic: 28)
+        p.beat(d2, 28.5, status: .recovering, from: 8)
+        #expect(p.state(d1) == .stopped)
+        #expect(p.state(d2) == .recovering)
+        #expect(p.health.repeats == 0)
+    }
+
+    @Test func whatADeviceSaysRightAfterItsFrontEndHungIsNoRepeat() {
+        var p = Partition()
+        p.beacons(0, 20)
+        p.beat(d1, 24)
+        // It hung for a minute. The clock of what it took in first is still that of before.
+        p.beat(d2, 85)
+        p.beacon(86)
+        p.beat(d1, 87, status: .stopped)
+        p.beat(d2, 88, status: .recovering)
+        #expect(p.state(d1) == .stopped)
+        #expect(p.state(d2) == .recovering)
+        #expect(p.health.repeats == 0)
     }
 
     @Test(arguments: [8.0, -8, 3_600, -3_600, 86_400])

@@ -10,6 +10,12 @@ public enum Terminal {
         isatty(stream.rawValue) == 1
     }
 
+    /// Draws a picture in place of the one before, without the flicker of an empty screen.
+    public static func draw(_ text: String) {
+        let lines = text.split(separator: "\n", omittingEmptySubsequences: false)
+        write("\u{1B}[H" + lines.joined(separator: "\u{1B}[K\n") + "\u{1B}[J")
+    }
+
     /// Writes all of `text`; what a reader that went away does not take is dropped.
     public static func write(_ text: String, to stream: Stream = .output) {
         var text = text
