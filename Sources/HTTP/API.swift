@@ -25,6 +25,13 @@ public protocol RequestHandler: AnyObject {
 
     /// Called about every 100 ms.
     func tick()
+
+    /// All requests that had come whole up to `milliseconds` of the monotonic clock have been handed
+    /// to `handle`, but for those behind a request of the same connection whose answer is awaited.
+    ///
+    /// Called several times a second, unless clients cannot be read: it says nothing while the process
+    /// hangs, nor while more of them wait than can be accepted.
+    func caughtUp(to milliseconds: Int64)
 }
 
 extension RequestHandler {
@@ -32,6 +39,7 @@ extension RequestHandler {
     public func bodyLimit(_ head: borrowing RequestHead) -> Int? { nil }
     public func roundEnded() {}
     public func tick() {}
+    public func caughtUp(to milliseconds: Int64) {}
 }
 
 /// What a handler may keep of the loop it belongs to.

@@ -9,6 +9,7 @@ extension EventLoop {
     private var rejectedRoom: Int { limits.connections / 8 + 16 }
 
     func acceptSome() {
+        isAcceptBehind = false
         for _ in 0..<Self.acceptsPerRound {
             guard listener >= 0 else { return }
             var storage = sockaddr_storage()
@@ -34,6 +35,7 @@ extension EventLoop {
             }
             open(descriptor, ClientAddress(storage))
         }
+        isAcceptBehind = true
     }
 
     private func open(_ descriptor: Int32, _ address: ClientAddress) {

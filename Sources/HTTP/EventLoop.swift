@@ -30,6 +30,9 @@ internal import TLS
     let poll: Int32
     var listener: Int32
     var isAcceptPaused = false
+    /// Clients may wait in the listener's queue, besides those that came in this round.
+    var isAcceptBehind = false
+    private var pass = ReadingPass()
 
     /// Input of the connection being served; bodies are lent to handlers from here.
     let readBuffer: UnsafeMutableRawBufferPointer
@@ -103,6 +106,7 @@ internal import TLS
             to: LoopContext(index: index, mailbox: mailbox, counters: counters))
         var events = unsafe [epoll_event](repeating: epoll_event(), count: Self.eventCapacity)
         while !isStopped {
+            if pass.isOver { pass = ReadingPass(start: Self.coarseMilliseconds()) }
             let timeout = mailbox.hasEntries ? 0 : Int32(clamping: max(0, nextTick - now))
             let count = unsafe epoll_wait(poll, &events, Int32(Self.eventCapacity), timeout)
             now = Self.coarseMilliseconds()
@@ -117,6 +121,11 @@ internal import TLS
                 handler.roundEnded()
             }
             if now >= nextTick { tick() }
+            // Interrupted, as it is after a stop of the whole process, it has looked at nothing.
+            if count >= 0, !isAcceptBehind, !isAcceptPaused {
+                pass.roundEnded(descriptors: tally.open + 2, capacity: Self.eventCapacity)
+                if pass.isOver { handler.caughtUp(to: pass.start) }
+            }
             tally.publish(to: counters.loops[index])
             if isDraining, tally.open == 0 || now >= drainDeadline { break }
         }
@@ -295,5 +304,32 @@ internal import TLS
 
     func logOnce(_ message: StaticString, _ data: [String: String]) {
         Log.warning(message, data.merging(["http.listener": name]) { a, _ in a })
+    }
+}
+
+/// How an event loop knows up to when it has read all that its clients had sent.
+///
+/// What can be read when a pass starts is handed out by epoll in turn, one share a round; a connection
+/// that is accepted on the way is read in the round after that. So all of it has been read when as
+/// many rounds are over as the descriptors take, and one more.
+struct ReadingPass {
+    /// When the first round of the pass began to wait.
+    private(set) var start: Int64 = 0
+    private(set) var isOver = true
+    private var rounds = 0
+
+    init() {}
+
+    init(start: Int64) {
+        self.start = start
+        isOver = false
+    }
+
+    /// - Parameters:
+    ///   - descriptors: that epoll watches.
+    ///   - capacity: of one round.
+    mutating func roundEnded(descriptors: Int, capacity: Int) {
+        rounds += 1
+        isOver = rounds >= 2 + descriptors / capacity
     }
 }

@@ -179,18 +179,20 @@ final class AgentAPI: Routes, DeliveryReceiver, @unchecked Sendable {
 
     func tick() { submit() }
 
-    /// Hands the gathered events to the log, answers what waited for that, and says up to when
-    /// nothing is missing.
+    /// Hands the gathered events to the log, and answers what waited for that.
     private func submit() {
         if !events.records.isEmpty { send() }
         state.counters.add(tally)
         tally = IngestCounters.Tally()
         round = nil
-        // All that this thread accepted until now is in the log's queue, or counted as lost: this
-        // loop handles requests on this thread alone, so none came in between. What waits for the
-        // database is not there yet: a beacon may claim the time before its receipt only.
-        let now = SystemClock.monotonicMilliseconds()
-        reading.publish(waiting.oldest.map { min($0 - 1, now) } ?? now)
+    }
+
+    /// Says up to when nothing is missing: what devices had sent by then has been read, and is in the
+    /// log's queue or counted as lost. What waits for the database is not there yet: a beacon may
+    /// claim the time before its receipt only.
+    func caughtUp(to milliseconds: Int64) {
+        submit()
+        reading.publish(waiting.oldest.map { min($0 - 1, milliseconds) } ?? milliseconds)
     }
 
     private func send() {

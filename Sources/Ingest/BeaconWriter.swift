@@ -7,12 +7,12 @@ internal import System
 /// Writes a front-end's beacons on a thread of its own.
 ///
 /// A beacon must not claim more than is in the log before it, and there is no moment at which all
-/// event loops stand still. So each loop publishes a *reading*: the time up to which all that it
-/// accepted has been handed to the producer's queue (or counted as lost). This thread takes the
-/// readings first, then the count of losses, and claims the smallest reading. Whatever was accepted
-/// before that time was queued before the beacon is, and the queue keeps its order. A loop
-/// publishes at least every 100 ms, so a claim is hardly older than that; a loop that hangs holds
-/// the claim where it was, which is the truth about its devices.
+/// event loops stand still. So each loop publishes a *reading*: the time up to which all that devices
+/// had sent it has been read and handed to the producer's queue (or counted as lost). This thread
+/// takes the readings first, then the count of losses, and claims the smallest reading. Whatever came
+/// before that time was queued before the beacon is, and the queue keeps its order. A loop publishes
+/// several times a second, so a claim is hardly older than that; a loop that hangs holds the claim
+/// where it was, which is the truth about its devices: what they say waits in its sockets.
 final class BeaconWriter: DeliveryReceiver {
     private struct Book {
         var ledger = BeaconLedger()

@@ -15,8 +15,8 @@ final class IngestState: Sendable {
     let overloadBytes: Int
     /// Random, and new at each start.
     let boot: UInt64
-    /// For each event loop, the monotonic milliseconds up to which all that it accepted is in the
-    /// log's queue, or counted as lost.
+    /// For each event loop, the monotonic milliseconds up to which all that devices had sent it is in
+    /// the log's queue, or counted as lost.
     let readings: [LoopReading]
     private let lastCounter = Atomic<UInt64>(0)
 

@@ -37,6 +37,8 @@ final class IngestHandler: RequestHandler {
         for routes in others { routes.roundEnded() }
     }
 
+    func caughtUp(to milliseconds: Int64) { agent.caughtUp(to: milliseconds) }
+
     func tick() {
         agent.tick()
         for routes in others { routes.tick() }

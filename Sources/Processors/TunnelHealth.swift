@@ -414,7 +414,11 @@ public struct TunnelHealth: Processor {
         } else {
             guard let deadline = offlineDeadline(slot), deadline + settings.jitter <= watched.now
             else { return }
-            let time = watched.wallTime(of: deadline) ?? EventTime(milliseconds: slot.since)
+            // Front-ends' clocks differ a little, and so do the places of what they took in: as people
+            // read it, the state began no earlier than the threshold after the last word.
+            let earliest = EventTime(
+                milliseconds: slot.lastSeen + deadline - max(slot.position, watched.reopened))
+            let time = max(watched.wallTime(of: deadline) ?? earliest, earliest)
             slot.bits.insert(.judgesAnew)
             slot.downCount = 0
             slot.goodCount = 0

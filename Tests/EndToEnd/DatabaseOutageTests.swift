@@ -76,5 +76,58 @@ extension FaultTests {
             #expect(missing.isEmpty, "\(missing.count) of \(book.accepted.count)")
             #expect(try connection.number("SELECT count(*) FROM heartline.outbox") == 0)
         }
+
+        @Test(
+            "The private PostgreSQL killed: it is started again, and nothing is lost or doubled",
+            .timeLimit(.minutes(10)))
+        func killed() async throws {
+            let heartline = try await RunningHeartline(["--heartbeats", "acked"])
+            let devices = try await heartline.addDevices(100)
+            // Every third heartbeat of a device says that its tunnel is down.
+            let load = HeartbeatLoad(
+                .init(devices, connections: 16, perSecond: 1_000) { number, device in
+                    """
+                    {"device_id":"\(device)","state":"n\(number)",\
+                    "tunnel_up":\(number / 100 % 6 < 3)}
+                    """
+                })
+            load.send(to: heartline.places.listen)
+            try #require(await holds(within: 120) { load.accepted >= 1_000 })
+            for _ in 0..<3 {
+                let file = "\(heartline.data)/postgres/cluster/postmaster.pid"
+                let server = try #require(try Self.postmaster(file))
+                kill(server, SIGKILL)
+                let accepted = load.accepted
+                // On a machine with time to spare it is back before anyone asks.
+                #expect(
+                    await holds(within: 120) {
+                        let now = try? Self.postmaster(file)
+                        return now != nil && now != server
+                    }, "\(heartline.process.errors())")
+                #expect(try await holds(within: 120) { try heartline.ready().status == 200 })
+                #expect(await holds(within: 60) { load.accepted >= accepted + 500 })
+            }
+            let book = load.stop()
+            #expect(Array(book.statuses.keys) == [200], "\(book.refusal ?? "")")
+            let log = try EmbeddedLog(of: heartline.data)
+            defer { log.close() }
+            let connection = try heartline.connect()
+            defer { connection.close() }
+            #expect(try await CleanPass.waitForTables(log, connection))
+            let (pass, difference) = try CleanPass.check(
+                log, connection, pipelines: "\(heartline.folder.path)/pipelines")
+            #expect(difference.isEmpty, "\(difference)")
+            #expect(book.accepted.allSatisfy { pass.agentStates.contains("n\($0)") })
+            #expect(try log.count(of: .deadLetters) == 0)
+            #expect(await heartline.stop() == 0)
+            #expect(
+                await holds(within: 30) { processes(on: heartline.folder.path).isEmpty },
+                "left behind: \(processes(on: heartline.folder.path))")
+        }
+
+        private static func postmaster(_ file: String) throws -> Int32? {
+            try String(contentsOfFile: file, encoding: .utf8).split(separator: "\n").first
+                .flatMap { Int32($0) }
+        }
     }
 }

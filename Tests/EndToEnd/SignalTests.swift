@@ -10,9 +10,9 @@ extension FaultTests {
     @Suite struct SignalTests {
         @Test(
             "Under load: SIGHUP with a faulty file changes nothing, SIGTERM ends in order",
-            .timeLimit(.minutes(10)))
-        func signals() async throws {
-            let heartline = try await RunningHeartline(["--heartbeats", "acked"])
+            .timeLimit(.minutes(10)), arguments: ["acked", "queued"])
+        func signals(_ durability: String) async throws {
+            let heartline = try await RunningHeartline(["--heartbeats", durability])
             let devices = try await heartline.addDevices(200)
             let load = HeartbeatLoad(.init(devices))
             load.send(to: heartline.places.listen)
@@ -61,7 +61,6 @@ extension FaultTests {
             let said = try log.heartbeatNumbers()
             let missing = book.accepted.filter { !said.contains("\($0)") }
             #expect(missing.isEmpty, "\(missing.count) of \(book.accepted.count)")
-            print("unanswered", book.unanswered, "accepted", book.accepted.count, duration)
             #expect(processes(on: heartline.folder.path).isEmpty)
         }
     }

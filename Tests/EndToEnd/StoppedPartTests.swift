@@ -197,6 +197,48 @@ import Testing
         #expect(await pipelines.waitForEnd() == 0)
     }
 
+    /// For less and for more than the 10 s after which beacons count as interrupted.
+    @Test(
+        "Everything hangs for longer than the threshold: nobody is called offline",
+        .timeLimit(.minutes(10)), arguments: [8, 13])
+    func everythingHangs(_ seconds: Int) async throws {
+        let folder = try TemporaryFolder()
+        try FileSystem.makeDirectory("\(folder.path)/pipelines", mode: 0o755)
+        _ = try folder.write(
+            RunningHeartline.pipeline(offlineAfter: "6s"), to: "pipelines/health.yaml")
+        let heartline = try await RunningHeartline(in: folder)
+        let devices = try await heartline.addDevices(30)
+        // As many connections as devices: the heartbeat of each is on its way when all hangs.
+        let load = HeartbeatLoad(.init(devices, connections: 30, perSecond: 60))
+        load.send(to: heartline.places.listen)
+        let connection = try heartline.connect()
+        defer { connection.close() }
+        try #require(
+            try await holds(within: 120) { try connection.number(Self.healthy, devices) == 30 })
+        let log = try EmbeddedLog(of: heartline.data)
+        defer { log.close() }
+        try await Self.passBeacons(2, log)
+        // What the test itself was late with is known before its silence begins.
+        let late = load.silentDevices(milliseconds: 5_500)
+        heartline.process.send(SIGSTOP)
+        try await Task.sleep(for: .seconds(seconds))
+        heartline.process.send(SIGCONT)
+        try await Self.passBeacons(4, log)
+        #expect(try await CleanPass.waitForTables(log, connection))
+        let ever = try connection.number(
+            """
+            SELECT count(DISTINCT device_id) FROM heartline.device_state_history
+             WHERE state = 'offline' AND device_id = ANY ($1)
+            """, devices.filter { !late.contains($0) })
+        #expect(ever == 0)
+        #expect(try connection.number(Self.healthy, devices) == 30)
+        #expect(Array(load.stop().statuses.keys) == [200])
+        let (_, difference) = try CleanPass.check(
+            log, connection, pipelines: "\(folder.path)/pipelines")
+        #expect(difference.isEmpty, "\(difference)")
+        #expect(await heartline.stop() == 0)
+    }
+
     /// Waits until so many more beacons are in each partition.
     private static func passBeacons(_ count: Int, _ log: EmbeddedLog) async throws {
         func beacons() throws -> Int {

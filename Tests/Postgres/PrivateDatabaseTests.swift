@@ -137,7 +137,8 @@ private var small: PrivateDatabase.Settings {
         let database = try PrivateDatabase.start(directory: place.path, settings: small)
         #expect(database.isAdopted)
         database.stop()
-        #expect(!ChildProcess.exists(started.processID))
+        // It has ended; until its parent has taken note it is still in the list.
+        try eventually("an end") { !ChildProcess.exists(started.processID) }
     }
 
     @Test func afterAKillOfOursItStartsAgainOnTheSameData() async throws {

@@ -89,6 +89,8 @@ int heartline_spawn(const char *path, char *const arguments[], char *const envir
             dup2(output_fd, 1);
             dup2(output_fd, 2);
         }
+        // Whoever opened a descriptor without saying so: the child has no business with it.
+        close_range(3, ~0U, CLOSE_RANGE_CLOEXEC);
         if (!failure) {
             execve(path, arguments, environment);
             failure = errno;
