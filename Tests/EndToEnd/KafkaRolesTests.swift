@@ -104,9 +104,9 @@ import Testing
         let added = try await installation.run(["device", "add"])
         let device = try #require(DeviceID(String(added.output.dropLast())), "\(added.errors)")
         #expect(
-            await holds(within: 120) { ingest.output().contains("takes heartbeats at ") },
+            await holds(within: 120) { ingest.output().contains("/readyz") },
             "\(ingest.errors())")
-        let words = ingest.output().split(separator: " ")
+        let words = ingest.output().split { $0.isWhitespace }
         let url = try #require(words.first { $0.hasPrefix("http://127.0.0.1:") })
         let port = try #require(
             UInt16(url.dropFirst("http://127.0.0.1:".count).prefix { $0.isNumber }))
@@ -150,12 +150,12 @@ import Testing
         let devices = added.output.split(separator: "\n").compactMap { DeviceID(String($0)) }
         try #require(devices.count == 40, "\(added.errors)")
         #expect(
-            await holds(within: 120) { ingest.output().contains("takes heartbeats at ") },
+            await holds(within: 120) { ingest.output().contains("/readyz") },
             "\(ingest.errors())")
-        let words = ingest.output().split(separator: " ")
+        let words = ingest.output().split { $0.isWhitespace }
         let url = try #require(words.first { $0.hasPrefix("http://") })
         let load = HeartbeatLoad(.init(devices, connections: 8, perSecond: 200))
-        load.send(to: String(url.dropLast("/api/v1/heartbeat;".count)))
+        load.send(to: String(url.dropLast("/api/v1/heartbeat".count)))
         let connection = try installation.database.connect()
         func stored() throws -> Int64 {
             try CleanPass.committed(connection).values.reduce(0, +)
