@@ -97,7 +97,10 @@ final class BeaconWriter: DeliveryReceiver {
 
     private func batch(_ claim: BeaconLedger.Claim, isLeaving: Bool) -> RecordBatch {
         var batch = RecordBatch(.heartbeats)
-        let time = EventTime(milliseconds: SystemClock.wallMilliseconds())
+        // The claim's own time by the wall clock, not that of writing: readers learn from it how the
+        // two clocks stand to each other, and place heartbeats by that. After a hang they differ.
+        let age = max(0, SystemClock.monotonicMilliseconds() - claim.monotonicMilliseconds)
+        let time = EventTime(milliseconds: SystemClock.wallMilliseconds() - age)
         var value = ByteBuffer()
         for partition in 0..<state.partitions {
             value.removeAll()

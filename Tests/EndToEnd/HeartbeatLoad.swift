@@ -91,6 +91,11 @@ final class HeartbeatLoad: Sendable {
         }
     }
 
+    /// What `silentDevices` tells of begins here.
+    func forgetSilences() {
+        silences.withLock { silences in for index in silences.indices { silences[index] = 0 } }
+    }
+
     private func note(silence: Int64, of device: Int) {
         silences.withLock { $0[device] = max($0[device], silence) }
     }
