@@ -136,6 +136,10 @@ public struct TunnelHealth: Processor {
             transition(
                 &slot, to: state, reason, at: location.time, origin: place.offset, into: &effects)
             mark(&slot, index, origin: place.offset, text: heartbeat.agentState)
+        } else if reason != slot.reason {
+            // The state goes on; why it holds is another now.
+            slot.reason = reason
+            mark(&slot, index, origin: place.offset, text: heartbeat.agentState)
         } else if slot.flags != oldFlags || isDueForRefresh(slot) {
             mark(&slot, index, origin: place.offset, text: heartbeat.agentState)
         }

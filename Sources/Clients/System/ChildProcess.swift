@@ -77,9 +77,16 @@ public struct ChildProcess: Sendable {
         kill(processID, signal)
     }
 
-    /// Whether a process of that id exists, whoever it belongs to.
+    /// Whether a process of that id runs, whoever it belongs to. One that has ended and that its parent
+    /// has not taken note of (a zombie) does not run any more: where process 1 is no init, as in many
+    /// containers, such a one stays for good.
     public static func exists(_ processID: Int32) -> Bool {
-        processID > 0 && (kill(processID, 0) == 0 || errno == EPERM)
+        guard processID > 0, kill(processID, 0) == 0 || errno == EPERM else { return false }
+        guard let stat = try? FileSystem.read("/proc/\(processID)/stat"),
+            let afterName = stat.lastIndex(of: ")")
+        else { return true }
+        let state = stat[stat.index(after: afterName)...].drop { $0 == " " }.first
+        return state != "Z" && state != "X"
     }
 
     /// The command line of any process, without its own name; empty if there is none.
