@@ -1,4 +1,4 @@
-/// Settings of `TunnelHealth` (DESIGN 10), all of them in a pipeline file. Times in milliseconds.
+/// Settings of `TunnelHealth`, all of them in a pipeline file. Times in milliseconds.
 public struct TunnelHealthSettings: Hashable, Sendable {
     /// Age from which a handshake is no longer fresh: WireGuard's `REJECT_AFTER_TIME`. 1 s to 1 d.
     public var staleAfter: Int64 = 180_000
@@ -21,7 +21,7 @@ public struct TunnelHealthSettings: Hashable, Sendable {
     public var flappingWithin: Int64 = 600_000
     /// Age of the stored `last_seen` at which a heartbeat that changes nothing else is written. 0: always.
     public var refresh: Int64 = 120_000
-    /// Beacons (DESIGN 6): progress of the others after which a silent front-end holds watched time.
+    /// Beacons: progress of the others after which a silent front-end holds watched time.
     public var frontEndSilence: Int64 = 10_000
     /// Progress of the others after that until the front-end is expelled.
     public var frontEndExpulsion: Int64 = 30_000
@@ -29,7 +29,7 @@ public struct TunnelHealthSettings: Hashable, Sendable {
     public init() {}
 }
 
-/// What a device's tunnel is said to be (DESIGN 10), strongest first.
+/// What a device's tunnel is said to be, strongest first.
 public enum DeviceState: UInt8, CaseIterable, Sendable {
     case suspended = 0, offline, stopped, recovering, down, stale, healthy, unknown
     /// Removed from the registry; an end, not a judgement.

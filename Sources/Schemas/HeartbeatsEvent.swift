@@ -90,7 +90,7 @@ public struct Heartbeat: Sendable, Equatable {
     }
 }
 
-/// A front-end's sign that the way from it to the log is open (DESIGN 6). Written to every partition.
+/// A front-end's sign that the way from it to the log is open. Written to every partition.
 public struct Beacon: Sendable, Equatable {
     /// The front-end's name: stable over its restarts.
     public var frontEnd: InlineText
