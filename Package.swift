@@ -45,6 +45,7 @@ let package = Package(
         cLibrary("CLMDB", pkgConfig: "lmdb"),
         cLibrary("CYAML", pkgConfig: "yaml-0.1"),
         cLibrary("CCurl", pkgConfig: "libcurl"),
+        cLibrary("CRdKafka", pkgConfig: "rdkafka"),
         .target(name: "CLlhttp", path: "Sources/CLibraries/CLlhttp"),
         .target(name: "CSystem", path: "Sources/CLibraries/CSystem"),
         .target(
@@ -61,10 +62,11 @@ let package = Package(
         client("Postgres", ["CPostgres", "Bytes"]),
         client("YAML", ["CYAML"]),
         client("Curl", ["CCurl", "Bytes"]),
+        client("Kafka", ["CRdKafka"]),
 
         library("Schemas", ["JSON", "Crypto", "Bytes"], resources: [.copy("Migrations")]),
         library("Processors", ["Schemas", "Bytes"]),
-        library("EventLog", ["Schemas", "KeyValue", "System", "Bytes"]),
+        library("EventLog", ["Schemas", "Kafka", "KeyValue", "System", "Bytes"]),
         library("HTTP", ["TLS", "CLlhttp", "CSystem", "System", "Bytes"]),
         library(
             "Ingest",
@@ -89,8 +91,8 @@ let package = Package(
         library(
             "TestSupport",
             [
-                "Pipeline", "Processors", "Sinks", "EventLog", "Schemas", "Postgres", "System",
-                "Bytes",
+                "Pipeline", "Processors", "Sinks", "EventLog", "Kafka", "Schemas", "Postgres",
+                "System", "Bytes",
             ]),
 
         tests("Bytes", ["Bytes"]),
@@ -101,6 +103,12 @@ let package = Package(
         tests("Schemas", ["Schemas", "JSON", "Bytes"]),
         tests("Processors", ["Processors", "Schemas", "Bytes"]),
         tests("EventLog", ["EventLog", "KeyValue", "Schemas", "System", "Bytes"]),
+        tests(
+            "Kafka",
+            [
+                "Kafka", "EventLog", "Pipeline", "Processors", "Sinks", "Schemas", "Postgres",
+                "System", "Bytes",
+            ]),
         tests("HTTP", ["HTTP", "TLS", "System", "Bytes"]),
         tests(
             "Ingest",
@@ -124,7 +132,8 @@ let package = Package(
         tests(
             "EndToEnd",
             [
-                "Ingest", "Pipeline", "Processors", "Sinks", "EventLog", "HTTP", "Schemas", "Fleet",
+                "Ingest", "Pipeline", "Processors", "Sinks", "EventLog", "Kafka", "HTTP", "Schemas",
+                "Fleet",
                 "Postgres", "JSON", "System", "Bytes",
             ]),
     ],

@@ -77,6 +77,13 @@ public struct RecordBatch: Sendable {
 
     public init(_ topic: Topic) { self.topic = topic }
 
+    /// What was taken apart before.
+    init(_ topic: Topic, count: Int, encoded bytes: ByteBuffer) {
+        self.topic = topic
+        self.count = count
+        self.bytes = bytes
+    }
+
     public var isEmpty: Bool { count == 0 }
     public var sizeBytes: Int { bytes.count }
 

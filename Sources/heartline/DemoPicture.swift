@@ -54,7 +54,7 @@ struct DemoPicture {
                     options: PostgresOptions(applicationName: "heartline demo"))
             }
             guard let connection else { return }
-            let status = try FleetStatus(connection, log: instance.eventLog)
+            let status = try FleetStatus(connection, log: instance.eventLog?.log)
             note(status)
             if isTerminal {
                 Terminal.draw(head + text(status))

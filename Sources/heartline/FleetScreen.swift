@@ -48,12 +48,14 @@ enum FleetScreen {
             }
         }
         text += "\n" + pad("pipeline", 20) + right("partition", 10) + right("committed", 14)
-        text += right("lag", 10) + "  last commit\n"
+        text += right("lag", 10) + "  last commit  owner\n"
         for partition in status.partitions {
             text += pad(partition.pipeline, 20) + right("\(partition.partition)", 10)
             text += right("\(partition.committed)", 14)
             text += right(partition.lag.map { "\($0)" } ?? "?", 10)
-            text += "  \(age(status.now - partition.updatedAt)) ago\n"
+            text +=
+                "  " + pad("\(age(status.now - partition.updatedAt)) ago", 13)
+                + "\(partition.owner)\n"
         }
         if status.partitions.isEmpty { text += "no pipeline has stored anything yet\n" }
         if let stored = status.storedPerSecond(since: earlier) {

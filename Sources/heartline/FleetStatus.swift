@@ -46,8 +46,8 @@ struct FleetStatus {
     /// Events that wait to be published.
     var outbox: Int64 = 0
 
-    /// - Parameter log: the instance's embedded log, for the ends of its partitions.
-    init(_ connection: PostgresConnection, log: EmbeddedLog?) throws {
+    /// - Parameter log: the instance's log, for the ends of its partitions.
+    init(_ connection: PostgresConnection, log: (any EventLog)?) throws {
         now = SystemClock.wallMilliseconds()
         monotonic = SystemClock.monotonicMilliseconds()
         registered = try connection.execute("SELECT count(*) FROM heartline.devices").only().int8(0)

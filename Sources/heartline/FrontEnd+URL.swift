@@ -1,14 +1,30 @@
 import EventLog
 import Ingest
 
-extension FrontEnd {
+/// A front-end, on whichever log.
+protocol RunningFrontEnd: Sendable {
+    func start() throws
+    @discardableResult func stop() -> Bool
+    func url(isSecure: Bool) -> String
+    var adminURL: String { get }
+}
+
+extension FrontEnd: RunningFrontEnd {
     /// Where devices send to.
     func url(isSecure: Bool) -> String { Self.url(boundAddress, isSecure: isSecure) }
     /// Where operators look.
     var adminURL: String { adminAddress.map { Self.url($0, isSecure: false) } ?? "" }
 
     private static func url(_ address: (host: String, port: UInt16), isSecure: Bool) -> String {
-        let host = address.host.contains(":") ? "[\(address.host)]" : address.host
-        return "\(isSecure ? "https" : "http")://\(host):\(address.port)"
+        listenerURL(address, isSecure: isSecure)
     }
+}
+
+extension AdminListener {
+    var url: String { listenerURL(boundAddress, isSecure: false) }
+}
+
+private func listenerURL(_ address: (host: String, port: UInt16), isSecure: Bool) -> String {
+    let host = address.host.contains(":") ? "[\(address.host)]" : address.host
+    return "\(isSecure ? "https" : "http")://\(host):\(address.port)"
 }

@@ -6,12 +6,13 @@ enum IngestCommand {
         name: "ingest", summary: "the front-end alone: takes in what devices say",
         details: """
             For installations of several processes. The database must have been migrated and the topics made;
-            SERVER_SALT and HEARTLINE_SECRET_KEY must be in the environment. The log is the one under --data.
+            SERVER_SALT and HEARTLINE_SECRET_KEY must be in the environment. The log is Kafka with --brokers;
+            then --data holds the spool, and is this front-end's alone. Without, it is the one under --data.
             """,
         options: [
             InstanceOptions.data, requiredDatabase, InstanceOptions.partitions,
             InstanceOptions.retention,
-        ] + InstanceOptions.frontEnd + InstanceOptions.logging
+        ] + LogAccess.options + InstanceOptions.frontEnd + InstanceOptions.logging
     ) { arguments in
         Signals.hold()
         InstanceOptions.configureLog(arguments)
@@ -19,12 +20,11 @@ enum IngestCommand {
         let instance = Instance(
             try Service.settings(arguments, roles: .ingest, preparesAll: false))
         return try Service.run(instance, arguments) { instance in
-            guard let frontEnd = instance.frontEnd else { return }
             Terminal.write(
                 """
                 heartline \(Version.current) takes heartbeats.
                   heartbeats  POST \(instance.url)/api/v1/heartbeat
-                  admin       \(frontEnd.adminURL)/readyz
+                  admin       \(instance.adminURL)/readyz
 
                 """)
         }

@@ -35,6 +35,12 @@ final class Instance {
         /// a larger installation leave to an operator.
         var preparesAll = true
         var network: String?
+        /// `nil`: the embedded log under `data`.
+        var kafka: KafkaLogSettings?
+        /// Heartbeats are answered only when they are stored.
+        var isHeartbeatAcked = false
+        /// The operators' listener of a process without front-end; `nil`: none.
+        var admin: ServerConfiguration?
         /// Ports that are taken are no error: the system chooses others.
         var frontEndTakesAnyPort = false
     }
@@ -46,13 +52,16 @@ final class Instance {
     let readiness = Readiness()
     private(set) var databaseURL = ""
     private(set) var secrets: ServerSecrets?
-    private(set) var frontEnd: FrontEnd<EmbeddedLog>?
+    private(set) var frontEnd: (any RunningFrontEnd)?
     private(set) var pipelines: [RunningPipeline] = []
     private var isSecure = false
     private var files: [PipelineFile]
     private var privateDatabase: PrivateDatabase?
-    private(set) var eventLog: EmbeddedLog?
-    private var registryOutbox: RegistryOutbox<EmbeddedLog>?
+    private(set) var eventLog: OpenLog?
+    private var spool: SpoolingLog<KafkaLog>?
+    /// Where the front-end has none of its own.
+    private var adminListener: AdminListener?
+    private var stopRegistryOutbox: (() -> Void)?
     private var lock: FileLock?
 
     init(_ settings: Settings) {
@@ -62,6 +71,9 @@ final class Instance {
 
     /// Where devices send to; empty without a front-end.
     var url: String { frontEnd?.url(isSecure: isSecure) ?? "" }
+
+    /// Where operators look; empty if nowhere.
+    var adminURL: String { adminListener?.url ?? frontEnd?.adminURL ?? "" }
 
     // MARK: - Up
 
@@ -96,26 +108,108 @@ final class Instance {
         try checkInterrupt()
         let plan = try prepareDatabase(progress)
         try checkInterrupt()
-        let log = try EmbeddedLog(directory: LogAccess.folder(in: settings.data))
-        eventLog = log
-        try plan.create(in: log, retentionBytes: settings.retentionBytes)
-        if settings.roles.contains(.process) { try startPipelines(log, plan) }
-        if let makeFrontEnd = settings.frontEnd, let secrets {
-            var outbox = RegistryOutboxSettings()
-            outbox.obstacleChanged = { [readiness] in readiness.set("registry outbox", $0) }
-            registryOutbox = RegistryOutbox(database: databaseURL, log: log, settings: outbox)
-            registryOutbox?.start()
-            let frontEndSettings = try makeFrontEnd(secrets)
-            isSecure = frontEndSettings.server.tls != nil
-            let frontEnd = try bindFrontEnd(log, frontEndSettings)
-            self.frontEnd = frontEnd
-            try frontEnd.start()
+        let frontEndSettings = try secrets.flatMap { try settings.frontEnd?($0) }
+        if let kafka = settings.kafka {
+            try bringUp(onKafka: kafka, plan, frontEndSettings, progress)
+        } else {
+            if let admin = settings.admin { try startAdmin(admin) }
+            let log = try EmbeddedLog(directory: LogAccess.folder(in: settings.data))
+            eventLog = .embedded(log)
+            try plan.create(in: log, retentionBytes: settings.retentionBytes)
+            if settings.roles.contains(.process) { try startPipelines(log, plan) }
+            if let frontEndSettings {
+                startRegistryOutbox(log)
+                try startFrontEnd(log, frontEndSettings)
+            }
         }
     }
 
-    private func bindFrontEnd(
-        _ log: EmbeddedLog, _ settings: FrontEndSettings
-    ) throws -> FrontEnd<EmbeddedLog> {
+    /// A cluster may be away when we start: then `/readyz` and the log say so, and we wait.
+    private func bringUp(
+        onKafka kafka: KafkaLogSettings, _ plan: TopicPlan, _ frontEndSettings: FrontEndSettings?,
+        _ progress: (String) -> Void
+    ) throws {
+        var kafka = kafka
+        if settings.isHeartbeatAcked { kafka.ackedTopics.insert(.heartbeats) }
+        let log = try KafkaLog(kafka)
+        eventLog = .kafka(log)
+        readiness.set(Self.kafkaPart, log.fault)
+        if let admin = frontEndSettings?.admin ?? settings.admin { try startAdmin(admin) }
+        if settings.preparesAll {
+            try wait(for: log, progress) { nil }
+            try plan.create(in: log, retentionBytes: settings.retentionBytes)
+        } else {
+            try wait(for: log, progress) { try plan.fault(in: log) }
+        }
+        if settings.roles.contains(.process) { try startPipelines(log, plan) }
+        guard var frontEndSettings else { return }
+        frontEndSettings.admin = nil
+        // A group's first member may have to wait for others, by the brokers' settings.
+        frontEndSettings.startMilliseconds = 60_000
+        var spoolSettings = SpoolSettings(directory: "\(settings.data)/spool")
+        spoolSettings.topics = kafka.ackedTopics
+        // The registry's events have an outbox in the database and need no spool.
+        startRegistryOutbox(log)
+        let spooling = try SpoolingLog(log, spoolSettings)
+        spool = spooling
+        try startFrontEnd(spooling, frontEndSettings)
+    }
+
+    private static let kafkaPart = "kafka"
+
+    /// Waits until the cluster answers and nothing else is in the way.
+    private func wait(
+        for log: KafkaLog, _ progress: (String) -> Void, until fault: () throws -> String?
+    ) throws {
+        var told = ""
+        let pause = Waker()
+        while true {
+            let reason: String?
+            if let away = log.fault {
+                reason = away
+            } else {
+                do {
+                    reason = try fault()
+                } catch let error as EventLogError where error.kind == .unavailable {
+                    reason = "\(error)"
+                }
+            }
+            readiness.set(Self.kafkaPart, reason)
+            guard let reason else { return }
+            if told.isEmpty { progress("waiting for Kafka at \(log.settings.brokers)") }
+            if told != reason { Log.notice("waiting for Kafka", ["reason": reason]) }
+            told = reason
+            try checkInterrupt()
+            pause.wait(milliseconds: 200)
+        }
+    }
+
+    private func startAdmin(_ configuration: ServerConfiguration) throws {
+        let listener = try AdminListener(configuration, readiness: readiness)
+        adminListener = listener
+        try listener.start()
+    }
+
+    private func startRegistryOutbox<LogType: EventLog>(_ log: LogType) {
+        var settings = RegistryOutboxSettings()
+        settings.obstacleChanged = { [readiness] in readiness.set("registry outbox", $0) }
+        let outbox = RegistryOutbox(database: databaseURL, log: log, settings: settings)
+        outbox.start()
+        stopRegistryOutbox = { outbox.stop() }
+    }
+
+    private func startFrontEnd<LogType: EventLog>(
+        _ log: LogType, _ settings: FrontEndSettings
+    ) throws {
+        isSecure = settings.server.tls != nil
+        let frontEnd = try bindFrontEnd(log, settings)
+        self.frontEnd = frontEnd
+        try frontEnd.start()
+    }
+
+    private func bindFrontEnd<LogType: EventLog>(
+        _ log: LogType, _ settings: FrontEndSettings
+    ) throws -> FrontEnd<LogType> {
         do {
             return try FrontEnd(
                 log: log, databaseURL: databaseURL, settings: settings, readiness: readiness)
@@ -163,7 +257,8 @@ final class Instance {
         } else {
             try Migrator.check(connection, migrations)
         }
-        let plan = try TopicPlan(connection, wanted: settings.partitions)
+        let plan = try TopicPlan(
+            connection, wanted: settings.partitions, isKafka: settings.kafka != nil)
         if let secrets {
             let registry = try Registry(connection, secretKey: secrets.secretKey)
             if settings.preparesAll {
@@ -177,7 +272,9 @@ final class Instance {
         return plan
     }
 
-    private func startPipelines(_ log: EmbeddedLog, _ plan: TopicPlan) throws {
+    private func startPipelines<LogType: EventLog>(
+        _ log: LogType, _ plan: TopicPlan
+    ) throws where LogType.Consumer: SendableMetatype {
         let process = ProcessInfo.processInfo
         for file in files {
             pipelines.append(
@@ -265,12 +362,16 @@ final class Instance {
             pipeline.stop(
                 milliseconds: max(100, deadline - 2_000 - SystemClock.monotonicMilliseconds()))
         }
-        registryOutbox?.stop()
+        stopRegistryOutbox?()
+        spool?.close()
         eventLog?.close()
+        adminListener?.stop()
         privateDatabase?.stop()
         frontEnd = nil
+        spool = nil
+        adminListener = nil
         pipelines = []
-        registryOutbox = nil
+        stopRegistryOutbox = nil
         eventLog = nil
         privateDatabase = nil
         lock = nil

@@ -11,6 +11,8 @@ enum InstanceOptions {
     static let data = Option.path("data", "DIR", default: "data", "where everything is kept")
     static let listen = Option.address("listen", default: "127.0.0.1:8080", "where devices come to")
     static let admin = Option.address("admin", default: "127.0.0.1:8081", "where operators come to")
+    static let workerAdmin = Option.address(
+        "admin", "where operators come to (default: nowhere)")
     static let pipelines = Option.path(
         "pipelines", "DIR", default: "pipelines",
         "pipeline files; where the default is not there, tunnel health with its defaults")
@@ -96,6 +98,18 @@ enum InstanceOptions {
         settings.durability = arguments.text("heartbeats") == "acked" ? .acked : .queued
         settings.flushMilliseconds = 2_000
         return settings
+    }
+
+    /// The operators' listener of a worker, if one is wanted.
+    static func workerAdmin(_ arguments: Arguments) throws -> ServerConfiguration? {
+        guard arguments.optionalText("admin") != nil else { return nil }
+        let address = try address("admin", arguments)
+        guard address.isLoopback else {
+            throw UsageError(
+                "--admin \(address) can be reached by others; take an address of this machine's own"
+            )
+        }
+        return ServerConfiguration(address: address, loops: 1, name: "admin")
     }
 
     private static func address(_ name: String, _ arguments: Arguments) throws -> SocketAddress {

@@ -17,7 +17,7 @@ enum PipelineResume {
             """,
         operands: Operands(
             placeholder: "NAME", count: 1...1, help: "name of the pipeline, as in its file"),
-        options: DatabaseAccess.options + [
+        options: DatabaseAccess.options + LogAccess.options + [
             .integer("partition", 0...9_999, "the partition that stands still")
         ]
     ) { arguments in
@@ -33,7 +33,7 @@ enum PipelineResume {
         }
         defer { log.close() }
         let place = TopicPartition(.heartbeats, partition)
-        let range = try log.offsets(of: place)
+        let range = try log.log.offsets(of: place)
         let connection = try DatabaseAccess.connect(arguments, as: "pipeline resume")
         let stored = try connection.execute(
             """

@@ -7,12 +7,13 @@ enum ProcessCommand {
         name: "process", summary: "the pipelines alone: judge what is in the log",
         details: """
             For installations of several processes. The database must have been migrated and the topics made.
-            The log is the one under --data. SIGHUP reads the pipeline files again.
+            The log is Kafka with --brokers, where any number of workers share the partitions, and otherwise
+            the one under --data. SIGHUP reads the pipeline files again.
             """,
         options: [
             InstanceOptions.data, IngestCommand.requiredDatabase, InstanceOptions.pipelines,
-            InstanceOptions.partitions, InstanceOptions.retention,
-        ] + InstanceOptions.logging
+            InstanceOptions.partitions, InstanceOptions.retention, InstanceOptions.workerAdmin,
+        ] + LogAccess.options + InstanceOptions.logging
     ) { arguments in
         Signals.hold()
         InstanceOptions.configureLog(arguments)

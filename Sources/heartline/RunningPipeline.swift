@@ -11,7 +11,7 @@ final class RunningPipeline {
     let name: String
     private let thread: WorkerThread
     private let sink: PostgresSink
-    private let producer: EmbeddedProducer
+    private let producer: any EventProducer
     private let mailbox: SettingsMailbox<TunnelHealthSettings>
     private let failures: Failures
 
@@ -22,10 +22,10 @@ final class RunningPipeline {
     /// - Parameters:
     ///   - database: as libpq takes it.
     ///   - owner: host and process, for people.
-    init(
-        _ file: PipelineFile, log: EmbeddedLog, database: String, owner: String,
+    init<LogType: EventLog>(
+        _ file: PipelineFile, log: LogType, database: String, owner: String,
         outputPartitions: [Topic: Int32]
-    ) throws {
+    ) throws where LogType.Consumer: SendableMetatype {
         name = file.name
         var settings = WorkerSettings(pipeline: file.name, outputPartitions: outputPartitions)
         settings.commitInterval = file.commitInterval
@@ -33,7 +33,8 @@ final class RunningPipeline {
         settings.omittedTopics = file.omittedTopics
         settings.ingestSilentAfter = file.source == .heartbeats ? 30_000 : nil
         let waker = Waker()
-        producer = try log.makeProducer(ProducerSettings())
+        let producer = try log.makeProducer(ProducerSettings())
+        self.producer = producer
         sink = PostgresSink(
             PostgresSink.Settings(
                 address: database, pipeline: file.name, source: file.source,

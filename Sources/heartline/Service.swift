@@ -37,7 +37,7 @@ enum Service {
                 arguments, secretKey: [UInt8](repeating: 0, count: 32))
         }
         let pipelines = roles.contains(.process) ? try pipelineFiles(arguments) : []
-        return Instance.Settings(
+        var settings = Instance.Settings(
             roles: roles, data: try dataFolder(arguments),
             database: arguments.optionalText("database"),
             pipelines: pipelines,
@@ -46,6 +46,12 @@ enum Service {
             frontEnd: roles.contains(.ingest)
                 ? { try InstanceOptions.frontEnd(arguments, secretKey: $0.secretKey) } : nil,
             preparesAll: preparesAll, network: arguments.optionalText("network"))
+        settings.kafka = try LogAccess.kafkaSettings(arguments)
+        settings.isHeartbeatAcked = arguments.optionalText("heartbeats") == "acked"
+        if !roles.contains(.ingest) {
+            settings.admin = try InstanceOptions.workerAdmin(arguments)
+        }
+        return settings
     }
 
     /// Runs until a signal ends it.
@@ -81,11 +87,9 @@ enum Service {
 
     /// `run.json` of a ready instance.
     static func writeRunFile(_ instance: Instance) throws -> RunFile {
-        guard let frontEnd = instance.frontEnd else {
-            preconditionFailure("an instance without a front-end has no run.json")
-        }
+        precondition(instance.frontEnd != nil, "an instance without a front-end has no run.json")
         let file = RunFile(
-            listen: instance.url, admin: frontEnd.adminURL, database: instance.databaseURL,
+            listen: instance.url, admin: instance.adminURL, database: instance.databaseURL,
             pid: ProcessInfo.processInfo.processIdentifier)
         try file.write(in: instance.settings.data)
         return file

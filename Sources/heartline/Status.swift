@@ -11,7 +11,7 @@ enum Status {
             Reads the database, and the log where it is under --data. It changes nothing and may be run
             at any time, also beside several instances.
             """,
-        options: DatabaseAccess.options + [
+        options: DatabaseAccess.options + LogAccess.options + [
             .flag("watch", "again every second, until Ctrl-C"),
             .flag("json", "print a JSON object"),
         ]
@@ -23,7 +23,7 @@ enum Status {
         let isWatching = arguments.flag("watch")
         var last: FleetStatus?
         while true {
-            let status = try FleetStatus(connection, log: log)
+            let status = try FleetStatus(connection, log: log?.log)
             if arguments.wantsJSON {
                 Terminal.write(try json(status))
             } else if isWatching && Terminal.isTerminal() {
@@ -44,6 +44,7 @@ enum Status {
             var partition: Int32
             var committed_offset: Int64
             var lag: Int64?
+            var owner: String
         }
 
         var devices: Int64
@@ -61,7 +62,7 @@ enum Status {
             partitions: status.partitions.map {
                 .init(
                     pipeline: $0.pipeline, partition: $0.partition, committed_offset: $0.committed,
-                    lag: $0.lag)
+                    lag: $0.lag, owner: $0.owner)
             }, outbox: status.outbox)
         return try JSONText.line(document)
     }

@@ -14,7 +14,7 @@ enum Up {
         options: [
             InstanceOptions.data, InstanceOptions.database, InstanceOptions.pipelines,
             InstanceOptions.partitions, InstanceOptions.retention, InstanceOptions.network,
-        ] + InstanceOptions.frontEnd + InstanceOptions.logging
+        ] + LogAccess.options + InstanceOptions.frontEnd + InstanceOptions.logging
     ) { arguments in
         Signals.hold()
         InstanceOptions.configureLog(arguments)

@@ -5,7 +5,7 @@ import System
 /// Every subcommand, in the order of the overview.
 let commands: [Command] = [
     Up.command, Demo.command, IngestCommand.command, ProcessCommand.command, Migrate.command,
-    TopicsCreate.command, DeviceAdd.command, DeviceList.command, DeviceShow.command,
+    Topics.create, Topics.check, DeviceAdd.command, DeviceList.command, DeviceShow.command,
     Simulate.command, Status.command, PipelineLint.command, PipelineTest.command,
     PipelineResume.command, Bench.command,
     Version.command,

@@ -10,7 +10,9 @@ struct EventLogContractTests {
             var settings = EmbeddedLogSettings()
             settings.wakeMilliseconds = 600_000
             try withLog(settings) { try body($0) }
-        }
+        },
+        // On librdkafka's mock cluster, which makes topics in its own way.
+        EventLogImplementation("KafkaLog") { body in try MockKafka.withLog { try body($0) } },
     ]
 
     @Test(arguments: implementations, EventLogRule.allCases)

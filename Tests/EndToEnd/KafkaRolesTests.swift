@@ -1,0 +1,257 @@
+import EventLog
+import Foundation
+import Kafka
+import Postgres
+import Schemas
+import System
+import TestSupport
+import Testing
+
+/// The roles of a large installation on a mock cluster: the executable, as an operator starts it.
+@Suite("On Kafka") struct KafkaRolesTests {
+    private struct Installation {
+        let folder: TemporaryFolder
+        let database: TestDatabase
+        let mock: MockKafka
+        var environment: [String: String]
+
+        init() async throws {
+            folder = try TemporaryFolder()
+            database = try TestDatabase.make(isMigrated: false)
+            mock = try MockKafka()
+            environment = [
+                "SERVER_SALT": "a salt for tests, of some length",
+                "HEARTLINE_SECRET_KEY": String(repeating: "5a", count: 32),
+                "HEARTLINE_DATABASE": database.url,
+                "HEARTLINE_BROKERS": mock.cluster.brokers,
+                "HEARTLINE_KAFKA_CONFIG_FILE": try folder.write(
+                    "# for tests\n" + MockKafka.quick.joined(separator: "\n") + "\n",
+                    to: "kafka.properties"),
+            ]
+            let outcome = try await run(["migrate"])
+            try #require(outcome.status == 0, "\(outcome.errors)")
+        }
+
+        func run(_ words: [String]) async throws -> Executable.Outcome {
+            try await Executable.run(words, environment: environment)
+        }
+
+        /// The mock has no admin interface.
+        func makeTopics(partitions: Int32) throws {
+            for topic in Topic.allCases {
+                try mock.cluster.createTopic(topic.rawValue, partitions: partitions)
+            }
+        }
+
+        func start(_ words: [String]) throws -> HeartlineProcess {
+            try HeartlineProcess(
+                words + ["--data", "\(folder.path)/\(words[0])"], environment: environment)
+        }
+    }
+
+    /// A port that was free a moment ago.
+    private func freePort() throws -> UInt16 {
+        let listener = try AdminPort()
+        return listener.port
+    }
+
+    private func readiness(_ port: UInt16) -> RawResponse? {
+        try? RawClient(host: "127.0.0.1", port: port).request("GET", "/readyz", body: [])
+    }
+
+    @Test(
+        "a front-end that finds no broker, or no topics, is not ready and says why, until they are there",
+        .timeLimit(.minutes(5)))
+    func waitsForTheCluster() async throws {
+        let installation = try await Installation()
+        installation.mock.cluster.setBroker(isUp: false)
+        let port = try freePort()
+        let ingest = try installation.start([
+            "ingest", "--partitions", "2", "--listen", "127.0.0.1:0", "--admin",
+            "127.0.0.1:\(port)",
+        ])
+        #expect(
+            await holds(within: 60) {
+                let answer = readiness(port)
+                return answer?.status == 503
+                    && answer?.text.contains("connecting to Kafka at 127.0.0.1:") == true
+            }, "\(ingest.errors())")
+        #expect(ingest.errors().contains("Kafka does not answer"))
+        installation.mock.cluster.setBroker(isUp: true)
+        #expect(
+            await holds(within: 60) {
+                readiness(port)?.text.contains("make the topics with heartline topics create")
+                    == true
+            }, "\(ingest.errors())")
+        try installation.makeTopics(partitions: 2)
+        #expect(
+            await holds(within: 60) { readiness(port)?.status == 200 }, "\(ingest.errors())")
+        ingest.send(SIGTERM)
+        #expect(await ingest.waitForEnd() == 0)
+    }
+
+    @Test(
+        "a heartbeat goes from a front-end over the cluster through a worker to the tables",
+        .timeLimit(.minutes(5)))
+    func endToEnd() async throws {
+        let installation = try await Installation()
+        try installation.makeTopics(partitions: 3)
+        let ingest = try installation.start([
+            "ingest", "--partitions", "3", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0",
+        ])
+        let process = try installation.start(["process", "--partitions", "3"])
+        let second = try installation.start(["process", "--partitions", "3"])
+        let added = try await installation.run(["device", "add"])
+        let device = try #require(DeviceID(String(added.output.dropLast())), "\(added.errors)")
+        #expect(
+            await holds(within: 120) { ingest.output().contains("/readyz") },
+            "\(ingest.errors())")
+        let words = ingest.output().split { $0.isWhitespace }
+        let url = try #require(words.first { $0.hasPrefix("http://127.0.0.1:") })
+        let port = try #require(
+            UInt16(url.dropFirst("http://127.0.0.1:".count).prefix { $0.isNumber }))
+        let connection = try installation.database.connect()
+        #expect(
+            try await holds(within: 120) {
+                let answer = try RawClient(host: "127.0.0.1", port: port).request(
+                    "POST", "/api/v1/heartbeat",
+                    body: "{\"device_id\":\"\(device)\",\"tunnel_up\":true}".utf8)
+                guard answer.status == 200 else { return false }
+                return try connection.execute(
+                    "SELECT count(*) FROM heartline.device_status WHERE last_seen IS NOT NULL"
+                ).only().int8(0) == 1
+            }, "\(process.errors()) \(second.errors())")
+        let status = try await installation.run(["status", "--json"])
+        #expect(status.status == 0, "\(status.errors)")
+        #expect(status.output.contains("\"lag\":"), "\(status.output)")
+        for running in [ingest, process, second] {
+            running.send(SIGTERM)
+            #expect(await running.waitForEnd() == 0, "\(running.errors())")
+        }
+    }
+
+    @Test(
+        "a worker that is stopped past its session goes on after another took over, and the tables are right",
+        .timeLimit(.minutes(10)))
+    func stoppedWorkers() async throws {
+        let installation = try await Installation()
+        try installation.makeTopics(partitions: 4)
+        let pipelines = "\(installation.folder.path)/pipelines"
+        try FileSystem.makeDirectory(pipelines, mode: 0o755)
+        _ = try installation.folder.write(
+            SplitInstallation.pipeline("refresh: 0s"), to: "pipelines/health.yaml")
+        let ingest = try installation.start([
+            "ingest", "--partitions", "4", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0",
+        ])
+        let first = try installation.start([
+            "process", "--partitions", "4", "--pipelines", pipelines,
+        ])
+        let added = try await installation.run(["device", "add", "--count", "40"])
+        let devices = added.output.split(separator: "\n").compactMap { DeviceID(String($0)) }
+        try #require(devices.count == 40, "\(added.errors)")
+        #expect(
+            await holds(within: 120) { ingest.output().contains("/readyz") },
+            "\(ingest.errors())")
+        let words = ingest.output().split { $0.isWhitespace }
+        let url = try #require(words.first { $0.hasPrefix("http://") })
+        let load = HeartbeatLoad(.init(devices, connections: 8, perSecond: 200))
+        load.send(to: String(url.dropLast("/api/v1/heartbeat".count)))
+        let connection = try installation.database.connect()
+        func stored() throws -> Int64 {
+            try CleanPass.committed(connection).values.reduce(0, +)
+        }
+        #expect(try await holds(within: 120) { try stored() > 200 }, "\(first.errors())")
+        let second = try installation.start([
+            "process", "--partitions", "4", "--pipelines", pipelines,
+        ])
+
+        for stopped in [first, second] {
+            stopped.send(SIGSTOP)
+            let before = try CleanPass.committed(connection)
+            #expect(
+                try await holds(within: 120) {
+                    let now = try CleanPass.committed(connection)
+                    return (0..<4).allSatisfy { now[$0, default: 0] > before[$0, default: 0] + 100 }
+                }, "the other took over: \(first.errors()) \(second.errors())")
+            stopped.send(SIGCONT)
+            let after = try stored()
+            #expect(try await holds(within: 120) { try stored() > after + 200 })
+        }
+        let book = load.stop()
+        #expect(Array(book.statuses.keys) == [200], "\(book.refusal ?? "")")
+        ingest.send(SIGTERM)
+        #expect(await ingest.waitForEnd() == 0, "\(ingest.errors())")
+
+        let log = try installation.mock.makeLog()
+        defer { log.close() }
+        var total: Int64 = 0
+        for partition in Int32(0)..<4 {
+            total += try log.offsets(of: TopicPartition(.heartbeats, partition)).next
+        }
+        #expect(try await holds(within: 120) { try stored() == total })
+        for running in [first, second] {
+            running.send(SIGTERM)
+            #expect(await running.waitForEnd() == 0, "\(running.errors())")
+        }
+
+        // The same records at the same offsets, for a clean pass.
+        let mirror = try EmbeddedLog(directory: "\(installation.folder.path)/mirror")
+        defer { mirror.close() }
+        try mirror.createTopics([TopicSettings(.heartbeats, partitions: 4)])
+        let waker = Waker()
+        let consumer = try log.makeConsumer(of: .heartbeats, group: "mirror", waker: waker)
+        try consumer.startAll(waker)
+        var batch = RecordBatch(.heartbeats)
+        for record in try consumer.collect(Int(total), waker) {
+            let value = record.value ?? []
+            batch.append(
+                partition: record.place.partition, timestamp: record.place.timestamp,
+                key: record.key.span, value: value.span)
+        }
+        try mirror.store(batch)
+        let (pass, difference) = try CleanPass.check(mirror, connection, pipelines: pipelines)
+        #expect(difference.isEmpty, "\(difference)")
+        #expect(pass.lastSeen.count == 40)
+    }
+
+    @Test("settings that cannot be are told before anything is started") func refusedSettings()
+        async throws
+    {
+        for (words, message) in [
+            (["topics", "check", "--brokers", "nowhere:x"], "brokers are host:port"),
+            (
+                ["up", "--brokers", "a:1", "--kafka-config", "partitioner=random"],
+                "Kafka property partitioner cannot be set: Heartline chooses"
+            ),
+            (["up", "--kafka-config", "sasl.username=x"], "--kafka-config needs --brokers"),
+            (["up", "--brokers", "a:1", "--kafka-config", "x"], "is written name=value"),
+        ] as [([String], String)] {
+            let outcome = try await Executable.run(words)
+            #expect(outcome.status == 2, "\(outcome.errors)")
+            #expect(outcome.errors.contains(message), "\(outcome.errors)")
+        }
+    }
+}
+
+/// Takes a port from the system and gives it back.
+private final class AdminPort {
+    let port: UInt16
+
+    init() throws {
+        let descriptor = socket(AF_INET, Int32(SOCK_STREAM.rawValue), 0)
+        guard descriptor >= 0 else { throw BrokenPromise("no socket") }
+        defer { close(descriptor) }
+        var address = sockaddr_in()
+        address.sin_family = sa_family_t(AF_INET)
+        address.sin_addr.s_addr = UInt32(0x7F00_0001).bigEndian
+        var size = socklen_t(MemoryLayout<sockaddr_in>.size)
+        let result = unsafe withUnsafeMutablePointer(to: &address) {
+            unsafe $0.withMemoryRebound(to: sockaddr.self, capacity: 1) {
+                let bound = unsafe bind(descriptor, $0, size)
+                return bound == 0 ? unsafe getsockname(descriptor, $0, &size) : bound
+            }
+        }
+        guard result == 0 else { throw BrokenPromise("no port") }
+        port = UInt16(bigEndian: address.sin_port)
+    }
+}
