@@ -64,14 +64,15 @@ struct DeviceConfiguration {
         }
     }
 
-    func hashes() -> ConfigurationHashes {
-        ConfigurationHashes(
-            TunnelConfiguration(
-                internalAddress: internalAddress,
-                privateKeyFingerprint: SHA256.hash(secrets.privateKey),
-                presharedKeyFingerprint: SHA256.hash(secrets.presharedKey), network: network),
-            forwards)
+    /// Keys by fingerprint.
+    func tunnel() -> TunnelConfiguration {
+        TunnelConfiguration(
+            internalAddress: internalAddress,
+            privateKeyFingerprint: SHA256.hash(secrets.privateKey),
+            presharedKeyFingerprint: SHA256.hash(secrets.presharedKey), network: network)
     }
+
+    func hashes() -> ConfigurationHashes { ConfigurationHashes(tunnel(), forwards) }
 
     /// What the device's heartbeats are answered (agent contract, "Heartbeat").
     func answer() -> DeviceAnswer {
@@ -102,24 +103,5 @@ struct DeviceConfiguration {
         body.append(hex: hashes().reload)
         body.append("\"}")
         return DeviceAnswer(version: version, isSuspended: false, body: body)
-    }
-}
-
-extension ByteBuffer {
-    /// Appends the value of a record of topic `device-configs`: the bell that empties caches.
-    mutating func append(
-        bellOf device: DeviceID, version: Int64, _ hashes: ConfigurationHashes, isSuspended: Bool
-    ) {
-        append("{\"v\":1,\"device_id\":\"")
-        append(device)
-        append("\",\"version\":")
-        append(decimal: version)
-        append(",\"config_hash\":\"")
-        append(hex: hashes.config)
-        append("\",\"forwards_hash\":\"")
-        append(hex: hashes.forwards)
-        append("\",\"reload_hash\":\"")
-        append(hex: hashes.reload)
-        append(isSuspended ? "\",\"suspended\":true}" : "\",\"suspended\":false}")
     }
 }

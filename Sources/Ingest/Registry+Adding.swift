@@ -18,11 +18,12 @@ extension Registry {
     /// - Parameters:
     ///   - count: from 1 to `maximumAddition`.
     ///   - expectedInterval: the devices' own heartbeat interval, 1 s to 7 d; `nil`: the fleet's.
+    ///   - actor: who adds them, for the records.
     /// - Returns: their ids.
     /// - Throws: `RegistryError` of kind `.poolFull` if there are too few free addresses; then
     ///   nothing was added.
     public func addDevices(
-        count: Int, expectedInterval: Duration? = nil
+        count: Int, expectedInterval: Duration? = nil, actor: String = ""
     ) throws -> [DeviceID] {
         guard count >= 1, count <= Self.maximumAddition else {
             throw RegistryError(
@@ -35,9 +36,9 @@ extension Registry {
         return try connection.transaction {
             let (pool, network) = try lockNetwork()
             let addresses = try allocate(count, in: pool)
-            let sequence = try reserveOutbox(2 * count)
+            let sequence = try reserveOutbox(3 * count)
             try copyDevices(shares, addresses, interval)
-            try copyOutbox(shares, addresses, interval, network, firstSequence: sequence)
+            try copyOutbox(shares, addresses, interval, network, actor, firstSequence: sequence)
             try connection.run("NOTIFY heartline_outbox")
             return shares.flatMap { $0.devices.map(\.device) }
         }
@@ -136,7 +137,7 @@ extension Registry {
 
     private func copyOutbox(
         _ shares: [NewDevices], _ addresses: [UInt32], _ interval: Int64?,
-        _ network: NetworkConfiguration, firstSequence: Int64
+        _ network: NetworkConfiguration, _ actor: String, firstSequence: Int64
     ) throws {
         let time = EventTime(milliseconds: SystemClock.wallMilliseconds()).postgresMicroseconds
         try connection.copyIn(
@@ -173,10 +174,16 @@ extension Registry {
                         device: device.device, kind: .provisioned, version: 1,
                         expectedIntervalMilliseconds: interval))
                 append("heartbeats")
+                let change = ConfigChange(
+                    device: device.device, kind: .provisioned, version: 1, isSuspended: false,
+                    actor: actor, tunnel: device.tunnel(address: address.next()!, network),
+                    forwards: [])
+                value.removeAll()
+                value.append(change)
+                append("config-changes")
                 value.removeAll()
                 value.append(
-                    bellOf: device.device, version: 1,
-                    device.hashes(address: address.next()!, network), isSuspended: false)
+                    bellOf: device.device, version: 1, change.hashes, isSuspended: false)
                 append("device-configs")
                 if tuples.count >= Self.pieceBytes {
                     try writer.write(tuples.span)
@@ -225,12 +232,11 @@ private struct NewDevice: Sendable {
         presharedKeyFingerprint = SHA256.hash(presharedKey.span)
     }
 
-    func hashes(address: UInt32, _ network: NetworkConfiguration) -> ConfigurationHashes {
-        ConfigurationHashes(
-            TunnelConfiguration(
-                internalAddress: AddressPool.text(address),
-                privateKeyFingerprint: privateKeyFingerprint,
-                presharedKeyFingerprint: presharedKeyFingerprint, network: network), [])
+    func tunnel(address: UInt32, _ network: NetworkConfiguration) -> TunnelConfiguration {
+        TunnelConfiguration(
+            internalAddress: AddressPool.text(address),
+            privateKeyFingerprint: privateKeyFingerprint,
+            presharedKeyFingerprint: presharedKeyFingerprint, network: network)
     }
 }
 

@@ -220,34 +220,53 @@ public final class Registry {
             let configuration = try configuration(row)
             guard !updated.isEmpty else { return (configuration.version, false) }
             try announce(
+                ConfigChange(
+                    device: id, kind: isSuspended ? .suspended : .resumed,
+                    version: configuration.version, isSuspended: isSuspended, actor: "",
+                    tunnel: configuration.tunnel(), forwards: configuration.forwards),
                 Lifecycle(
                     device: id, kind: isSuspended ? .suspended : .resumed,
-                    version: configuration.version),
-                configuration.hashes(), isSuspended: isSuspended)
+                    version: configuration.version))
             return (configuration.version, true)
         }
     }
 
-    /// Writes a device's lifecycle event and its bell to the outbox.
-    private func announce(
-        _ lifecycle: Lifecycle, _ hashes: ConfigurationHashes, isSuspended: Bool
-    ) throws {
-        var value = ByteBuffer()
-        value.append(lifecycle)
-        var bell = ByteBuffer()
-        bell.append(
-            bellOf: lifecycle.device, version: lifecycle.version, hashes, isSuspended: isSuspended)
+    /// Writes what a change is told by to the outbox: the change itself, the bell that empties the
+    /// front-ends' caches, and for the judges of the device its lifecycle.
+    ///
+    /// The bell is rung from here, and not only by the pipeline that follows `config-changes`: a
+    /// suspension holds on every front-end even while no pipeline runs.
+    /// - Parameter lifecycle: `nil` where liveness is not concerned.
+    func announce(_ change: ConfigChange, _ lifecycle: Lifecycle?) throws {
         var key = ByteBuffer()
-        key.append(lifecycle.device)
+        key.append(change.device)
+        var events: [(Topic, ByteBuffer?)] = []
+        if let lifecycle {
+            var value = ByteBuffer()
+            value.append(lifecycle)
+            events.append((.heartbeats, value))
+        }
+        var value = ByteBuffer()
+        value.append(change)
+        events.append((.configChanges, value))
+        if change.kind == .removed {
+            events.append((.deviceConfigs, nil))
+        } else {
+            var bell = ByteBuffer()
+            bell.append(
+                bellOf: change.device, version: change.version, change.hashes,
+                isSuspended: change.isSuspended)
+            events.append((.deviceConfigs, bell))
+        }
         let time = EventTime(milliseconds: SystemClock.wallMilliseconds())
-        for (topic, value) in [(Topic.heartbeats, value), (Topic.deviceConfigs, bell)] {
+        for (topic, value) in events {
             try connection.execute(
                 """
                 INSERT INTO heartline.outbox \
                 (source, partition, sequence, topic, key, value, record_time) VALUES ('registry', \
                 0, nextval('heartline.registry_outbox_sequence'), $1, $2, $3, $4)
                 """,
-                .text(topic.rawValue), .bytea(key), .bytea(value),
+                .text(topic.rawValue), .bytea(key), value.map { .bytea($0) } ?? .null,
                 .timestamptz(time.postgresMicroseconds))
         }
         try connection.run("NOTIFY heartline_outbox")
