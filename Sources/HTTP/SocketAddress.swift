@@ -126,6 +126,16 @@ public struct ClientAddress: Hashable, Sendable, CustomStringConvertible {
         }
     }
 
+    private init(high: UInt64, low: UInt64) {
+        self.high = high
+        self.low = low
+    }
+
+    /// What one client has to itself: an IPv4 address, but all of an IPv6 /64.
+    public var network: ClientAddress {
+        isIPv4 ? self : ClientAddress(high: high, low: 0)
+    }
+
     public var isIPv4: Bool { high == 0 && low >> 32 == Self.mappedPrefix >> 32 }
 
     public var description: String {

@@ -69,15 +69,15 @@ struct AddressPool: Equatable {
         return result
     }
 
-    /// `count` addresses that are not in use; `nil` if there are not enough.
-    func gaps(in used: Set<UInt32>, count: Int) -> [UInt32]? {
+    /// Up to `count` addresses that are not in use.
+    func gaps(in used: Set<UInt32>, atMost count: Int) -> [UInt32] {
         var result: [UInt32] = []
         result.reserveCapacity(count)
         for address in firstHost...lastHost where address != server && !used.contains(address) {
             if result.count == count { break }
             result.append(address)
         }
-        return result.count == count ? result : nil
+        return result
     }
 
     static func parse(_ text: String) -> UInt32? {

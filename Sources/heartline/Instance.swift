@@ -90,11 +90,10 @@ final class Instance {
 
     private func bringUp(_ progress: (String) -> Void) throws {
         try takeLock()
-        if settings.roles.contains(.ingest) {
-            secrets = try SecretFiles.load(
-                environment: ProcessInfo.processInfo.environment,
-                directory: settings.preparesAll ? settings.data : nil)
-        }
+        // Also where only pipelines run: one with another installation's secrets is on the wrong database.
+        secrets = try SecretFiles.load(
+            environment: ProcessInfo.processInfo.environment,
+            directory: settings.preparesAll ? settings.data : nil)
         if let address = settings.database {
             databaseURL = address
         } else {
