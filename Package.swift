@@ -128,7 +128,12 @@ let package = Package(
         tests(
             "Simulation",
             ["Pipeline", "Processors", "Sinks", "EventLog", "Schemas", "System", "Bytes"]),
-        tests("Contract", ["Schemas", "System", "Bytes"]),
+        tests(
+            "Contract",
+            [
+                "Ingest", "HTTP", "EventLog", "Sinks", "Schemas", "Postgres", "Crypto", "System",
+                "Bytes",
+            ]),
         tests(
             "EndToEnd",
             [
