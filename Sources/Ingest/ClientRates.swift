@@ -1,14 +1,13 @@
-package import HTTP
 internal import Synchronization
 
-/// Token buckets by client address, in bounded memory. Used by all event loops.
+/// Token buckets by client, in bounded memory. Used by all event loops.
 ///
 /// Of a bucket only the moment is kept at which it will be full again (the generic cell rate
 /// algorithm); one that is full by now needs no memory.
-package final class ClientRates: Sendable {
+package final class ClientRates<Client: Hashable & Sendable>: Sendable {
     private struct Table {
         /// Monotonic microseconds at which the client's bucket will be full.
-        var full: [ClientAddress: Int64] = [:]
+        var full: [Client: Int64] = [:]
         /// That of all clients for whom there was no room.
         var others: Int64 = 0
         var nextSweep: Int64 = 0
@@ -18,8 +17,8 @@ package final class ClientRates: Sendable {
     /// Time in which one token is refilled.
     private let interval: Int64
     private let table = Mutex(Table())
-    /// A sweep looks at every client.
-    private static let sweepMicroseconds: Int64 = 1_000_000
+    /// Time between sweeps: each looks at every client.
+    private static var sweepMicroseconds: Int64 { 1_000_000 }
 
     package init(_ limit: ProvisionLimit) {
         self.limit = limit
@@ -29,9 +28,8 @@ package final class ClientRates: Sendable {
     /// Takes a token of the client's bucket.
     /// - Parameter now: monotonic milliseconds.
     /// - Returns: `nil` if there was one, otherwise the milliseconds until there will be.
-    package func take(_ client: ClientAddress, now milliseconds: Int64) -> Int64? {
+    package func take(_ client: Client, now milliseconds: Int64) -> Int64? {
         let now = milliseconds * 1_000
-        let client = client.network
         return table.withLock { table in
             if table.full[client] == nil, table.full.count >= limit.clients {
                 makeRoom(&table, now)

@@ -6,10 +6,10 @@ internal import System
 /// `POST /api/v1/provision`. What is good in form is handed to the provisioner's threads; they answer.
 final class ProvisionAPI: Routes {
     private let provisioner: Provisioner
-    private let rates: ClientRates?
+    private let rates: ClientRates<ClientAddress>?
     private var reader = ProvisionReader()
 
-    init(_ provisioner: Provisioner, rates: ClientRates?) {
+    init(_ provisioner: Provisioner, rates: ClientRates<ClientAddress>?) {
         self.provisioner = provisioner
         self.rates = rates
     }
@@ -26,7 +26,7 @@ final class ProvisionAPI: Routes {
         // First of all: whoever asks too often costs as little as can be.
         if let rates {
             let now = SystemClock.monotonicMilliseconds()
-            if let wait = rates.take(request.clientAddress, now: now) {
+            if let wait = rates.take(request.clientAddress.network, now: now) {
                 counters.limited.add(1)
                 // Spread, so that all that wait behind one address do not come again at once.
                 let seconds = (wait + 999) / 1_000 + Int64.random(in: 0...4)

@@ -164,13 +164,6 @@ extension Registry {
 
     // MARK: - The transaction
 
-    static let highestAddress = PreparedStatement(
-        "highest_address",
-        """
-        SELECT host(internal_address) FROM heartline.devices \
-        ORDER BY internal_address DESC LIMIT 1
-        """)
-
     /// Provisions all of `requests` in one transaction, with the outcomes that they would have had one
     /// after another: two with one token, or of one device, may be among them.
     ///
@@ -247,20 +240,5 @@ extension Registry {
                 .uuid(doubt.device.high, doubt.device.low))
             return !rows.isEmpty
         }
-    }
-
-    /// Up to `count` free addresses: those behind the highest in use, and only when they run out the
-    /// gaps that removed devices left.
-    func freeAddresses(
-        atMost count: Int, above highest: UInt32?, in pool: AddressPool
-    ) throws -> [UInt32] {
-        if let addresses = pool.following(highest, count: count) { return addresses }
-        let rows = try connection.execute("SELECT host(internal_address) FROM heartline.devices")
-        var used: Set<UInt32> = []
-        used.reserveCapacity(rows.count)
-        for row in rows {
-            if let address = AddressPool.parse(try row.text(0)) { used.insert(address) }
-        }
-        return pool.gaps(in: used, atMost: count)
     }
 }

@@ -29,6 +29,7 @@ public final class Registry {
     let secretKey: [UInt8]
     let box: SecretBox
     private var network: NetworkConfiguration?
+    var addressSearch = AddressSearch()
 
     /// - Parameter secretKey: `HEARTLINE_SECRET_KEY`, 32 bytes.
     /// - Throws: `CryptoError` for a key of another size.
