@@ -90,7 +90,9 @@ public final class FrontEnd<LogType: EventLog>: Sendable {
         server = try Server(configuration: listener) { loop in
             IngestHandler(
                 AgentAPI(state, loop: loop),
-                provisioner.map { [ProvisionAPI($0, rates: rates)] } ?? [])
+                provisioner.map {
+                    [ProvisionAPI($0, rates: rates, overloadBytes: state.overloadBytes)]
+                } ?? [])
         }
         admin = try settings.admin.map { configuration in
             try Server(configuration: configuration) { _ in AdminAPI(readiness) }

@@ -7,11 +7,14 @@ internal import System
 final class ProvisionAPI: Routes {
     private let provisioner: Provisioner
     private let rates: ClientRates<ClientAddress>?
+    private let overloadBytes: Int
     private var reader = ProvisionReader()
 
-    init(_ provisioner: Provisioner, rates: ClientRates<ClientAddress>?) {
+    /// - Parameter overloadBytes: bytes in flight on the whole listener above which nobody is provisioned.
+    init(_ provisioner: Provisioner, rates: ClientRates<ClientAddress>?, overloadBytes: Int) {
         self.provisioner = provisioner
         self.rates = rates
+        self.overloadBytes = overloadBytes
     }
 
     func attached(to loop: LoopContext) {}
@@ -38,7 +41,9 @@ final class ProvisionAPI: Routes {
         }
         switch request.withBody({ reader.read($0) }) {
         case .request(let asked):
-            if !provisioner.submit(asked, { exchange.deferred() }) {
+            if exchange.counters.bytesInFlight > overloadBytes
+                || !provisioner.submit(asked, { exchange.deferred() })
+            {
                 counters.overloaded.add(1)
                 exchange.overloaded()
             }

@@ -24,6 +24,8 @@ final class Provisioner: Sendable {
     /// Monotonic milliseconds before which failures are not logged again.
     private let nextComplaint = Atomic<Int64>(.min)
 
+    /// How long a database that was lost at a commit is waited for. Agents give up after 30 s.
+    private static let doubtMilliseconds: Int64 = 8_000
     /// How long a failure is not told of again.
     private static let complaintMilliseconds: Int64 = 30_000
 
@@ -48,7 +50,8 @@ final class Provisioner: Sendable {
         }
     }
 
-    /// Ends the threads once nothing waits any more; called when no request comes any more.
+    /// Ends the threads after what they are at; what still waits fails. Called when no request comes
+    /// any more.
     func stop() {
         isStopping.store(true, ordering: .releasing)
         queue.waker.signal()
@@ -70,16 +73,16 @@ final class Provisioner: Sendable {
 
     private func run() {
         var registry: Registry?
-        while true {
+        while !isStopping.load(ordering: .acquiring) {
             let jobs = queue.take(atMost: max(1, settings.batchRequests))
             if jobs.isEmpty {
-                if isStopping.load(ordering: .acquiring) { break }
                 queue.waker.wait(milliseconds: 1_000)
                 continue
             }
             carryOut(jobs, &registry)
             queue.release(jobs.count)
         }
+        for job in queue.take(atMost: .max) { answer(job, nil) }
         // For the next of the threads.
         queue.waker.signal()
     }
@@ -124,9 +127,28 @@ final class Provisioner: Sendable {
         do {
             return try registry.provision(requests, keys: keys, salt: salt)
         } catch let doubt as ProvisionInDoubt {
-            registry = try connect()
-            if try registry.wasCommitted(doubt) { return doubt.outcomes }
+            if try wasCommitted(doubt, &registry) { return doubt.outcomes }
             throw doubt.cause
+        }
+    }
+
+    /// - Throws: `doubt` itself if the database does not come back in time; doing it again then could find
+    ///   the tokens used, by itself.
+    private func wasCommitted(
+        _ doubt: ProvisionInDoubt, _ registry: inout Registry
+    ) throws -> Bool {
+        let end = SystemClock.monotonicMilliseconds() + Self.doubtMilliseconds
+        let pause = Waker()
+        while true {
+            do {
+                registry = try connect()
+                return try registry.wasCommitted(doubt)
+            } catch {
+                guard SystemClock.monotonicMilliseconds() < end,
+                    !isStopping.load(ordering: .acquiring)
+                else { throw doubt }
+                pause.wait(milliseconds: 200)
+            }
         }
     }
 
@@ -143,9 +165,9 @@ final class Provisioner: Sendable {
                 registry = current
                 return
             } catch let error as PostgresError {
-                guard attempt == 0, error.isConnectionLoss || error.isSerialization else {
-                    throw error
-                }
+                guard attempt == 0, error.isConnectionLoss || error.isSerialization,
+                    !isStopping.load(ordering: .acquiring)
+                else { throw error }
             }
         }
     }

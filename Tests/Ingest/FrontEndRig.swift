@@ -18,6 +18,7 @@ final class Rig {
 
     init(
         database: TestDatabase? = nil, devices count: Int = 3, prefix: String? = nil,
+        databaseURL: String? = nil,
         _ change: (inout FrontEndSettings) -> Void = { _ in }
     ) throws {
         self.database = try database ?? TestDatabase.make()
@@ -33,7 +34,8 @@ final class Rig {
         settings.name = "front-end-under-test"
         settings.beaconMilliseconds = 100
         change(&settings)
-        frontEnd = try FrontEnd(log: log, databaseURL: self.database.url, settings: settings)
+        frontEnd = try FrontEnd(
+            log: log, databaseURL: databaseURL ?? self.database.url, settings: settings)
         try frontEnd.start()
     }
 

@@ -13,9 +13,11 @@ struct Provisioning {
 
     init(
         database: TestDatabase? = nil, devices: Int = 0, prefix: String? = nil,
-        _ change: (inout FrontEndSettings) -> Void = { _ in }
+        databaseURL: String? = nil, _ change: (inout FrontEndSettings) -> Void = { _ in }
     ) throws {
-        rig = try Rig(database: database, devices: devices, prefix: prefix) { settings in
+        rig = try Rig(
+            database: database, devices: devices, prefix: prefix, databaseURL: databaseURL
+        ) { settings in
             settings.salt = Array("a salt for the tests".utf8)
             settings.provisioning.limit = nil
             // Tests hold locks for as long as they need.
@@ -235,6 +237,31 @@ struct Provisioning {
             try provisioning.number(
                 "SELECT count(*) FROM heartline.registration_tokens WHERE used_at IS NULL") == 1)
         #expect(try provisioning.provision(token, "phone").status == 200)
+    }
+
+    @Test(
+        "a commit whose answer is lost is found out about: the agent gets what was made",
+        arguments: [1, 2])
+    func lostAnswer(times: Int) throws {
+        let database = try TestDatabase.make()
+        let cutter = try CommitCutter(url: database.url)
+        defer { cutter.stop() }
+        let provisioning = try Provisioning(database: database, databaseURL: cutter.url)
+        // A first one, so that all connections are there.
+        #expect(try provisioning.provision(try provisioning.token(), "warm").status == 200)
+        let token = try provisioning.token()
+        cutter.loseCommits(times)
+        #expect(try provisioning.provision(token, "phone").status == 200)
+        #expect(cutter.lostCommits == times)
+        #expect(try provisioning.rig.registry.deviceCount == 2)
+        #expect(
+            try provisioning.number(
+                "SELECT count(*) FROM heartline.registration_tokens WHERE used_at IS NOT NULL")
+                == 2)
+        #expect(
+            try provisioning.number(
+                "SELECT count(*) FROM heartline.outbox WHERE topic = 'config-changes'") == 2)
+        provisioning.rig.frontEnd.stop()
     }
 
     @Test("one session that dies is not noticed by the agent") func retried() throws {
