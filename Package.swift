@@ -139,7 +139,7 @@ let package = Package(
             [
                 "Ingest", "Pipeline", "Processors", "Sinks", "EventLog", "Kafka", "HTTP", "Schemas",
                 "Fleet",
-                "Postgres", "JSON", "System", "Bytes",
+                "Postgres", "JSON", "Crypto", "System", "Bytes",
             ]),
     ],
     swiftLanguageModes: [.v6],

@@ -100,8 +100,8 @@ final class Provisioner: Sendable {
     }
 
     private func carryOut(_ jobs: [ProvisionQueue.Job], _ registry: inout Registry?) {
+        var outcomes = [ProvisionOutcome?](repeating: nil, count: jobs.count)
         do {
-            var outcomes = [ProvisionOutcome?](repeating: nil, count: jobs.count)
             try retrying(&registry) { registry in
                 outcomes = try registry.refusals(jobs.map(\.request))
             }
@@ -114,11 +114,10 @@ final class Provisioner: Sendable {
                     for (place, outcome) in zip(places, made) { outcomes[place] = outcome }
                 }
             }
-            for (job, outcome) in zip(jobs, outcomes) { answer(job, outcome) }
         } catch {
             complain("\(error)")
-            for job in jobs { answer(job, nil) }
         }
+        for (job, outcome) in zip(jobs, outcomes) { answer(job, outcome) }
     }
 
     private func provision(
