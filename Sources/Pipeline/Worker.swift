@@ -81,6 +81,11 @@ public struct Worker<
             Consumer == EmbeddedConsumer, Producer == EmbeddedProducer, Store == PostgresSink,
             P == TunnelHealth
     )
+    @specialized(
+        where
+            Consumer == KafkaLogConsumer, Producer == KafkaLogProducer, Store == PostgresSink,
+            P == TunnelHealth
+    )
     public mutating func step(now: Int64) -> Int64 {
         self.now = max(now, self.now)
         takeAssignmentChanges()

@@ -21,6 +21,8 @@ struct KafkaAssignment {
     /// Released, while others that were revoked with them are not.
     var released: Set<Int32> = []
     var isClosing = false
+    /// The group has answered with an assignment once, be it empty.
+    var wasAssigned = false
 }
 
 /// A message, lent by a consumer. Nothing of it can outlive it.
@@ -106,6 +108,11 @@ struct KafkaAssignment {
         unsafe wake(group, false)
         unsafe rd_kafka_queue_destroy(group)
         unsafe _ = rd_kafka_consumer_close(client.handle)
+        // Before 2.3.0 librdkafka aborts the process when a member that waits for its first
+        // assignment is destroyed (its issue 4312). Such a one has left the group by now, and is
+        // left to the end of the process.
+        let wasAssigned = client.context.assignment.withLock { $0.wasAssigned }
+        if !wasAssigned, rd_kafka_version() < 0x0203_0000 { client.abandon() }
     }
 
     private func wake(_ queue: OpaquePointer, _ isOn: Bool) {
@@ -302,6 +309,7 @@ func kafkaRebalanceCallback(
     }
     switch code {
     case RD_KAFKA_RESP_ERR__ASSIGN_PARTITIONS:
+        context.assignment.withLock { $0.wasAssigned = true }
         let none = unsafe makeList(topic, [])
         unsafe report(rd_kafka_incremental_assign(client, none), context)
         unsafe rd_kafka_topic_partition_list_destroy(none)
