@@ -51,9 +51,11 @@ extension KafkaLog {
         while left > 0 {
             var taken: Int64 = 0
             for (partition, _) in starts {
-                for _ in 0..<2_500 {
-                    guard let message = consumer.next(of: partition) else { break }
-                    if message.error == nil { taken += 1 }
+                var room = 2_500
+                consumer.take(from: partition) { message in
+                    if !message.isError { taken += 1 }
+                    room -= 1
+                    return room > 0
                 }
             }
             left -= taken

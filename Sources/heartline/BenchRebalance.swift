@@ -25,9 +25,10 @@ final class BenchRebalance {
         self.cluster = cluster
         self.bench = bench
         executable = URL(fileURLWithPath: "/proc/self/exe").resolvingSymlinksInPath().path
-        directory = FileManager.default.temporaryDirectory.appendingPathComponent(
-            "heartline-bench-\(UUID().uuidString.prefix(8))"
-        ).path
+        directory =
+            FileManager.default.temporaryDirectory.appendingPathComponent(
+                "heartline-bench-\(UUID().uuidString.prefix(8))"
+            ).path
         try FileSystem.makeDirectory("\(directory)/pipelines", mode: 0o755)
         try (["queued.min.messages=10000"] + cluster.properties).joined(separator: "\n").write(
             toFile: "\(directory)/kafka.properties", atomically: true, encoding: .utf8)

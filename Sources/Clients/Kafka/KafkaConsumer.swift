@@ -39,6 +39,9 @@ struct KafkaAssignment {
     /// Milliseconds since 1970; -1 if the record has none.
     public var timestamp: Int64 { unsafe rd_kafka_message_timestamp(pointer, nil) }
 
+    /// Whether it is no record but an error.
+    public var isError: Bool { unsafe pointer.pointee.err != RD_KAFKA_RESP_ERR_NO_ERROR }
+
     /// What librdkafka says instead of a record.
     public var error: KafkaError? {
         let code = unsafe pointer.pointee.err
@@ -48,13 +51,14 @@ struct KafkaAssignment {
     }
 
     /// Lends key and value; both are empty where there is none.
-    public func withBytes<Result>(
-        _ body: (_ key: Span<UInt8>, _ value: Span<UInt8>, _ isTombstone: Bool) -> Result
-    ) -> Result {
+    // Not generic: callers are in other modules, where a generic one would not be specialized.
+    public func withBytes(
+        _ body: (_ key: Span<UInt8>, _ value: Span<UInt8>, _ isTombstone: Bool) -> Void
+    ) {
         let message = unsafe pointer.pointee
         let key = unsafe UnsafeRawBufferPointer(start: message.key, count: message.key_len)
         let value = unsafe UnsafeRawBufferPointer(start: message.payload, count: message.len)
-        return unsafe body(
+        unsafe body(
             key.assumingMemoryBound(to: UInt8.self).span,
             value.assumingMemoryBound(to: UInt8.self).span, message.payload == nil)
     }
@@ -222,12 +226,14 @@ struct KafkaAssignment {
 
     // MARK: - Records
 
-    /// The next record of a partition that is there now; `nil` if there is none.
-    public func next(of partition: Int32) -> KafkaMessage? {
-        guard let queue = unsafe queues[partition],
-            let pointer = unsafe rd_kafka_consume_queue(queue, 0)
-        else { return nil }
-        return unsafe KafkaMessage(owning: pointer)
+    /// Lends the records of a partition that are there now, until there are none or `body` says that it
+    /// wants no more.
+    public func take(from partition: Int32, _ body: (borrowing KafkaMessage) -> Bool) {
+        guard let queue = unsafe queues[partition] else { return }
+        while let pointer = unsafe rd_kafka_consume_queue(queue, 0) {
+            let message = unsafe KafkaMessage(owning: pointer)
+            if !body(message) { return }
+        }
     }
 
     /// Whether something of a partition waits to be handed out.
