@@ -141,8 +141,11 @@ public struct RowBuffer: Sendable {
 
     /// Sorts rows whose first column is a UUID by it, so that workers which write the same rows take
     /// their locks in the same order.
-    public mutating func sortByUUID() {
+    /// - Parameter column: an `int8` that is not null and not negative, by which rows of one UUID are
+    ///   sorted; `nil` leaves them as they stand.
+    public mutating func sortByUUID(thenNumber column: Int? = nil) {
         precondition(table.columns[0].type == .uuid)
+        precondition(column.map { table.columns[$0].type == .int8 } ?? true)
         func id(_ start: Int) -> DeviceID {
             var words: (UInt64, UInt64) = (0, 0)
             for index in 0..<8 {
@@ -151,20 +154,35 @@ public struct RowBuffer: Sendable {
             }
             return DeviceID(high: words.0, low: words.1)
         }
-        var order = ContiguousArray<(id: DeviceID, row: Int)>()
+        func precedes(
+            _ a: (id: DeviceID, number: Int64, row: Int),
+            _ b: (id: DeviceID, number: Int64, row: Int)
+        ) -> Bool { a.id != b.id ? a.id < b.id : a.number < b.number }
+        var order = ContiguousArray<(id: DeviceID, number: Int64, row: Int)>()
         order.reserveCapacity(count)
         var isSorted = true
         for (row, start) in starts.enumerated() {
-            let next = id(start)
-            if let last = order.last, next < last.id { isSorted = false }
-            order.append((next, row))
+            let next = (id(start), column.map { number(inColumn: $0, of: start) } ?? 0, row)
+            if let last = order.last, precedes(next, last) { isSorted = false }
+            order.append(next)
         }
         if isSorted { return }
-        order.sort { $0.id < $1.id }
+        order.sort(by: precedes)
         var sorted = RowBuffer(table)
         sorted.bytes.reserveCapacity(bytes.count)
-        for (_, row) in order { sorted.appendRow(row, of: self) }
+        for (_, _, row) in order { sorted.appendRow(row, of: self) }
         self = sorted
+    }
+
+    private func number(inColumn column: Int, of start: Int) -> Int64 {
+        func bigEndian(_ offset: Int, _ size: Int) -> Int64 {
+            (0..<size).reduce(0) { $0 << 8 | Int64(bytes[offset + $1]) }
+        }
+        var offset = start + 2
+        for _ in 0..<column {
+            offset += 4 + Int(max(0, Int32(truncatingIfNeeded: bigEndian(offset, 4))))
+        }
+        return bigEndian(offset + 4, 8)
     }
 
     public mutating func append(_ other: RowBuffer) {
