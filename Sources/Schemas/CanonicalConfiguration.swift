@@ -26,7 +26,7 @@ public struct NetworkConfiguration: Sendable, Equatable {
         self.dns = dns
         self.allowedIPs = allowedIPs
         var bytes = ByteBuffer()
-        bytes.append(field: HostName.trimmed(serverPublicKey).lowercased())
+        bytes.append(field: HostName.trimmed(serverPublicKey).asciiLowercased)
         bytes.append(field: HostName.canonical(endpoint: endpoint))
         bytes.append(field: HostName.canonical(serverAddress))
         bytes.append(list: HostName.list(dns).map { HostName.canonical($0) }.firstOfEach())
@@ -91,7 +91,7 @@ public struct PortForward: Sendable, Equatable {
         bytes.append(
             list: forwards.map { forward in
                 var entry = ByteBuffer()
-                entry.append(field: forward.transport.lowercased())
+                entry.append(field: forward.transport.asciiLowercased)
                 entry.append(field: String(forward.listenPort))
                 entry.append(field: HostName.canonical(forward.targetHost))
                 entry.append(field: String(forward.targetPort))
