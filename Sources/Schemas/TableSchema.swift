@@ -140,12 +140,27 @@ public struct RowBuffer: Sendable {
     }
 
     /// Sorts rows whose first column is a UUID by it, so that workers which write the same rows take
-    /// their locks in the same order.
-    /// - Parameter column: an `int8` that is not null and not negative, by which rows of one UUID are
-    ///   sorted; `nil` leaves them as they stand.
-    public mutating func sortByUUID(thenNumber column: Int? = nil) {
+    /// their locks in the same order. Rows of one UUID stay as they stand.
+    public mutating func sortByUUID() { sort(thenNumber: nil) }
+
+    /// The same for tables whose key is a UUID and a number: sorts by both, and keeps the first of
+    /// rows that have the same.
+    /// - Parameter column: an `int8` that is never null or negative.
+    public mutating func sortByUUID(thenNumber column: Int) {
+        precondition(table.columns[column].type == .int8)
+        sort(thenNumber: column)
+    }
+
+    private struct SortKey {
+        var id: DeviceID
+        var number: Int64
+        var row: Int
+
+        func isSame(as other: SortKey) -> Bool { id == other.id && number == other.number }
+    }
+
+    private mutating func sort(thenNumber column: Int?) {
         precondition(table.columns[0].type == .uuid)
-        precondition(column.map { table.columns[$0].type == .int8 } ?? true)
         func id(_ start: Int) -> DeviceID {
             var words: (UInt64, UInt64) = (0, 0)
             for index in 0..<8 {
@@ -154,23 +169,30 @@ public struct RowBuffer: Sendable {
             }
             return DeviceID(high: words.0, low: words.1)
         }
-        func precedes(
-            _ a: (id: DeviceID, number: Int64, row: Int),
-            _ b: (id: DeviceID, number: Int64, row: Int)
-        ) -> Bool { a.id != b.id ? a.id < b.id : a.number < b.number }
-        var order = ContiguousArray<(id: DeviceID, number: Int64, row: Int)>()
+        func precedes(_ a: SortKey, _ b: SortKey) -> Bool {
+            if a.id != b.id { return a.id < b.id }
+            return a.number != b.number ? a.number < b.number : a.row < b.row
+        }
+        let isUnique = column != nil
+        var order = ContiguousArray<SortKey>()
         order.reserveCapacity(count)
         var isSorted = true
         for (row, start) in starts.enumerated() {
-            let next = (id(start), column.map { number(inColumn: $0, of: start) } ?? 0, row)
-            if let last = order.last, precedes(next, last) { isSorted = false }
+            let number = column.map { self.number(inColumn: $0, of: start) } ?? 0
+            let next = SortKey(id: id(start), number: number, row: row)
+            if let last = order.last, precedes(next, last) || isUnique && next.isSame(as: last) {
+                isSorted = false
+            }
             order.append(next)
         }
         if isSorted { return }
         order.sort(by: precedes)
         var sorted = RowBuffer(table)
         sorted.bytes.reserveCapacity(bytes.count)
-        for (_, _, row) in order { sorted.appendRow(row, of: self) }
+        for (index, key) in order.enumerated() {
+            if isUnique, index > 0, key.isSame(as: order[index - 1]) { continue }
+            sorted.appendRow(key.row, of: self)
+        }
         self = sorted
     }
 

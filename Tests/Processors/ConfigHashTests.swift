@@ -200,6 +200,23 @@ struct Fields {
         #expect(changes.processor.version(of: d2) == 1)
     }
 
+    @Test("What is told again long after a removal is no second row of its commit")
+    func toldAgainLater() {
+        var changes = ChangesPartition()
+        changes.change(d2, .provisioned, 9)
+        changes.change(d1, .provisioned, 1, by: "first")
+        changes.change(d1, .removed, 2, at: 10)
+        changes.change(d2, .forwards, 10, at: 9_000)
+        changes.change(d1, .provisioned, 1, at: 9_001, by: "again")
+        changes.change(d1, .removed, 2, at: 9_002, by: "again")
+        var effects = changes.effects
+        changes.processor.drain(into: &effects)
+        let rows = (0..<effects.rows[0].count).map { Fields(effects.rows[0], $0) }
+        #expect(rows.map { $0.number(2) } == [1, 2, 9, 10])
+        #expect(rows.map { $0.text(10) } == ["first", "ops", "ops", "ops"])
+        #expect(changes.bells().last == "\(d1) -")
+    }
+
     @Test("A removed device that returns with a newer version is new")
     func returned() {
         var changes = ChangesPartition()
