@@ -126,15 +126,19 @@ struct WorkerPartition<P: Processor>: Sendable {
     /// The sequence as of the last commit, for `endRestoring`.
     var storedSequence: Int64 = 0
 
+    // Inlined: a getter that is called would be handed a copy of the whole partition.
+
     /// Rows and events that wait for a commit, and those of the commit that is under way.
-    var waitingRows: Int { changedRows + (call == nil ? 0 : commit.rowCount + commit.outbox.count) }
+    @inline(__always) var waitingRows: Int {
+        changedRows + (call == nil ? 0 : commit.rowCount + commit.outbox.count)
+    }
 
     /// Rows and events that the next commit would take.
-    var changedRows: Int {
+    @inline(__always) var changedRows: Int {
         phase == .running ? processor.pendingRows + effects.count : 0
     }
 
-    var waitingBytes: Int {
+    @inline(__always) var waitingBytes: Int {
         var bytes = effects.outbox.bytes.count
         for buffer in effects.rows { bytes += buffer.bytes.count }
         if call != nil { for buffer in commit.rows { bytes += buffer.bytes.count } }
@@ -142,12 +146,12 @@ struct WorkerPartition<P: Processor>: Sendable {
     }
 
     /// Whether there is anything that a commit would store. While restoring nothing has changed.
-    var isDirty: Bool { phase == .running && position > committedOffset }
+    @inline(__always) var isDirty: Bool { phase == .running && position > committedOffset }
 
     /// When a quiet partition gets a snapshot of what was stored after the last one; `nil` if there is
     /// no need. Without it a topic on which little happens would lose, to retention, the records
     /// between snapshot and offset that a restart reads again.
-    func snapshotTime(_ settings: WorkerSettings, isStopping: Bool) -> Int64? {
+    @inline(__always) func snapshotTime(_ settings: WorkerSettings, isStopping: Bool) -> Int64? {
         guard phase == .running, !isDirty, snapshotOffset < committedOffset else { return nil }
         return isStopping ? lastCommit : lastCommit + settings.snapshotInterval
     }
