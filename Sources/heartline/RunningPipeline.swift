@@ -3,7 +3,6 @@ import Pipeline
 import Processors
 import Schemas
 import Sinks
-import Synchronization
 import System
 
 /// One pipeline at work: its worker, its sink and its place in the log.
@@ -13,11 +12,6 @@ final class RunningPipeline {
     private let sink: PostgresSink
     private let producer: any EventProducer
     private let mailbox: SettingsMailbox<TunnelHealthSettings>
-    private let failures: Failures
-
-    private final class Failures: Sendable {
-        let first = Mutex<EventLogError?>(nil)
-    }
 
     /// - Parameters:
     ///   - database: as libpq takes it.
@@ -40,8 +34,6 @@ final class RunningPipeline {
                 address: database, pipeline: file.name, source: file.source,
                 tables: TunnelHealth.tables, owner: owner), waker: waker)
         mailbox = SettingsMailbox(waker: waker)
-        let failures = Failures()
-        self.failures = failures
         let values =
             switch file.processor {
             case .tunnelHealth(let values): values
@@ -52,17 +44,11 @@ final class RunningPipeline {
             mailbox: mailbox, producer: producer, store: sink, waker: waker
         ) { () throws(EventLogError) in
             try log.makeConsumer(of: source, group: group, waker: waker)
-        } failed: { error in
-            failures.first.withLock { $0 = error }
         }
     }
 
     /// Why the pipeline is not ready; empty if it is.
-    var faults: [String] {
-        if let failure = failures.first.withLock({ $0 }) { return ["\(failure)"] }
-        let status = thread.board.current
-        return status.partitions.isEmpty ? ["no partitions are assigned yet"] : status.faults
-    }
+    var faults: [String] { thread.board.current.faults }
 
     /// Takes effect in each partition at a commit.
     func reconfigure(_ settings: TunnelHealthSettings) {

@@ -47,6 +47,7 @@ enum Service {
                 ? { try InstanceOptions.frontEnd(arguments, secretKey: $0.secretKey) } : nil,
             preparesAll: preparesAll, network: arguments.optionalText("network"))
         settings.kafka = try LogAccess.kafkaSettings(arguments)
+        if roles == .ingest { settings.spoolBytes = arguments.integer("spool-mib") << 20 }
         settings.isHeartbeatAcked = arguments.optionalText("heartbeats") == "acked"
         if !roles.contains(.ingest) {
             settings.admin = try InstanceOptions.workerAdmin(arguments)
@@ -63,7 +64,13 @@ enum Service {
         do {
             try instance.start { Terminal.write("\($0) ...\n", to: .errors) }
             defer { instance.stop() }
-            try instance.waitUntilReady(seconds: 120)
+            func reload() {
+                guard instance.settings.roles.contains(.process) else { return }
+                instance.reload { try pipelineFiles(arguments) }
+            }
+            // A role of a larger installation waits for the others; starting again would not help it.
+            try instance.waitUntilReady(
+                seconds: instance.settings.preparesAll ? 120 : nil, hangup: reload)
             try whenReady(instance)
             while true {
                 let signal = Signals.wait(milliseconds: 1_000)
@@ -71,10 +78,7 @@ enum Service {
                 case .terminate, .interrupt:
                     Log.notice("stopping")
                     return .done
-                case .hangup:
-                    if instance.settings.roles.contains(.process) {
-                        instance.reload { try pipelineFiles(arguments) }
-                    }
+                case .hangup: reload()
                 case nil: break
                 }
                 instance.look()

@@ -108,8 +108,15 @@ private final class Member {
             }
             try #require(revoked.count == 2)
             try first.consumer.release([revoked[0]])
-            // One is not enough; the second gets nothing as long as the other is held.
-            let end = SystemClock.monotonicMilliseconds() + 1_000
+            // One is not enough, and starting another partition anew is no answer to the group either:
+            // the second gets nothing as long as the other is held. Longer than the group takes to
+            // hand something over.
+            let kept = try #require(first.owned.min())
+            var batch = RecordBatch(.waves)
+            batch.append(kept, "k", "kept")
+            try log.store(batch)
+            try first.consumer.start(kept, at: 0)
+            let end = SystemClock.monotonicMilliseconds() + 8_000
             while SystemClock.monotonicMilliseconds() < end {
                 try first.step()
                 try second.step()
@@ -123,6 +130,42 @@ private final class Member {
                 return second.owned == Set(revoked)
             }
             #expect(first.owned.count == 2)
+            try eventually("what was started anew is read") {
+                try first.step()
+                return first.records.contains { $0.text == "kept" }
+            }
+        }
+    }
+
+    @Test(
+        "ends in order at any moment of its joining", arguments: [0, 20, 100, 1_000, 2_900, 3_100])
+    func endsWhileJoining(afterMilliseconds delay: Int64) throws {
+        try withMock { mock, log in
+            let waker = Waker()
+            let consumer = try log.makeConsumer(of: .waves, group: "g", waker: waker)
+            let end = SystemClock.monotonicMilliseconds() + delay
+            while SystemClock.monotonicMilliseconds() < end { waker.wait(milliseconds: 10) }
+            withExtendedLifetime(consumer) {}
+        }
+        // librdkafka 2.0.2 would have ended the process.
+        try withMock { mock, log in _ = try Member(log) }
+    }
+
+    @Test("is told of its place in the group also when nothing is left for it")
+    func moreMembersThanPartitions() throws {
+        try withMock { mock, log in
+            let first = try Member(log)
+            try eventually("the first has the partition") {
+                try first.step()
+                return first.owned.count == 1
+            }
+            let second = try Member(log)
+            try eventually("the second has a place") {
+                try first.step()
+                try second.step()
+                return second.changes == [.assigned([])]
+            }
+            #expect(first.owned.count == 1)
         }
     }
 

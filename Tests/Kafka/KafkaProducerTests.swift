@@ -1,4 +1,5 @@
 import EventLog
+import Glibc
 import Kafka
 import Schemas
 import System
@@ -57,7 +58,87 @@ import Testing
                 return false
             }
             for number in UInt64(0)..<UInt64(next) { #expect(receipts.count(number) == 1) }
+            try eventually("the useless one is gone") { producer.clientCount == 1 }
             producer.close()
+        }
+    }
+
+    @Test("makes no clients without end when a fatal error comes back at once")
+    func fatalErrorsThatStay() throws {
+        try withMock { mock, log in
+            let producer = try log.makeProducer(ProducerSettings())
+            let receipts = ReceiptCollector()
+            var most = 0
+            for number in 0..<300 {
+                producer.failFatally()
+                try producer.sendNumbers(number..<number + 1, receipts)
+                _ = try receipts.outcome(of: UInt64(number))
+                most = max(most, producer.clientCount)
+            }
+            // As many as a second of the loop can leave behind, and the one in use.
+            #expect(most <= 4, "\(most) clients")
+            producer.close()
+        }
+    }
+
+    @Test("has what a broker does not know for a moment spooled, and sends it when it does")
+    func topicsUnknownForAMoment() throws {
+        let mock = try MockKafka()
+        let log = try mock.makeLog(MockKafka.quick + ["topic.metadata.propagation.max.ms=0"])
+        defer { log.close() }
+        try log.createTopics([TopicSettings(.waves, partitions: 1)])
+        #expect(try log.partitionCount(of: .waves) == 1)
+        // As a broker that has just started.
+        mock.cluster.setTopicError("waves", .unknownTopic)
+        let producer = try log.makeProducer(ProducerSettings())
+        let receipts = ReceiptCollector()
+        try producer.sendNumbers(1..<2, receipts)
+        guard case .failed(let error) = try receipts.outcome(of: 1) else {
+            Issue.record("the topic is not known")
+            return
+        }
+        // What is not `.unavailable` would not be spooled.
+        #expect(error.kind == .unavailable, "\(error)")
+        mock.cluster.setTopicError("waves", .none)
+        var next = 2
+        try eventually("the topic is used again") {
+            try producer.sendNumbers(next..<next + 1, receipts)
+            next += 1
+            if case .stored = try receipts.outcome(of: UInt64(next - 1)) { return true }
+            return false
+        }
+        producer.close()
+    }
+
+    @Test("brings brokers back on their ports whatever was opened meanwhile")
+    func portsAreHeld() throws {
+        try withMock { mock, log in
+            let producer = try log.makeProducer(ProducerSettings())
+            let receipts = ReceiptCollector()
+            for round in 0..<20 {
+                mock.cluster.setBroker(isUp: false)
+                #expect(try !isFree(portOf: mock.cluster.brokers), "round \(round)")
+                mock.cluster.setBroker(isUp: true)
+            }
+            try producer.sendNumbers(0..<5, receipts)
+            for number in UInt64(0)..<5 { try receipts.requireStored(number) }
+            producer.close()
+        }
+    }
+
+    /// Whether somebody else could take a port, as the system gives them out.
+    private func isFree(portOf address: String) throws -> Bool {
+        let port = try #require(UInt16(address.drop { $0 != ":" }.dropFirst()))
+        let descriptor = socket(AF_INET, Int32(SOCK_STREAM.rawValue), 0)
+        defer { close(descriptor) }
+        var place = sockaddr_in()
+        place.sin_family = sa_family_t(AF_INET)
+        place.sin_port = port.bigEndian
+        place.sin_addr.s_addr = UInt32(0x7F00_0001).bigEndian
+        return unsafe withUnsafePointer(to: &place) {
+            unsafe $0.withMemoryRebound(to: sockaddr.self, capacity: 1) {
+                unsafe bind(descriptor, $0, socklen_t(MemoryLayout<sockaddr_in>.size)) == 0
+            }
         }
     }
 

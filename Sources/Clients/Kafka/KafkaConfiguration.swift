@@ -61,6 +61,8 @@ final class KafkaContext: Sendable {
     let observer: any KafkaObserver
     /// Of consumers.
     let assignment = Mutex(KafkaAssignment())
+    /// Whether the group has assigned anything, be it nothing.
+    let hasBeenAssigned = Atomic(false)
 
     init(_ observer: any KafkaObserver) { self.observer = observer }
 
@@ -83,7 +85,19 @@ final class KafkaContext: Sendable {
         self.context = context
     }
 
-    deinit { unsafe rd_kafka_destroy(handle) }
+    deinit {
+        guard !isAbandoned.load(ordering: .relaxed) else {
+            // Its threads go on and call back.
+            unsafe _ = Unmanaged.passRetained(context)
+            return
+        }
+        unsafe rd_kafka_destroy(handle)
+    }
+
+    private let isAbandoned = Atomic(false)
+
+    /// Never frees the handle.
+    func abandon() { isAbandoned.store(true, ordering: .relaxed) }
 
     /// The error that made the client useless, if one did.
     var fatalFailure: KafkaError? {

@@ -1,4 +1,6 @@
 internal import CRdKafka
+internal import Glibc
+internal import Synchronization
 
 /// librdkafka's mock cluster: brokers in this process that speak the protocol and fail on demand. For
 /// tests only; nothing else uses it.
@@ -23,6 +25,7 @@ internal import CRdKafka
     /// What a failed request answers.
     public enum Failure: Int32, Sendable {
         case none = 0
+        case unknownTopic = 3
         /// The connection is cut.
         case transport = -195
         case notLeader = 6
@@ -37,6 +40,8 @@ internal import CRdKafka
 
     private let client: NativeClient
     private let cluster: Cluster
+    /// What holds the ports of brokers that are down, by broker.
+    private let holders = Mutex<[Int32: Int32]>([:])
 
     /// `@unchecked`: the mock cluster locks inside.
     @safe private final class Cluster: @unchecked Sendable {
@@ -57,7 +62,10 @@ internal import CRdKafka
         unsafe self.cluster = Cluster(cluster)
     }
 
-    deinit { unsafe rd_kafka_mock_cluster_destroy(cluster.pointer) }
+    deinit {
+        unsafe rd_kafka_mock_cluster_destroy(cluster.pointer)
+        holders.withLock { for holder in $0.values { close(holder) } }
+    }
 
     /// What clients take as `bootstrap.servers`.
     public var brokers: String {
@@ -70,12 +78,70 @@ internal import CRdKafka
             unsafe rd_kafka_mock_topic_create(cluster.pointer, name, partitions, 1))
     }
 
+    /// What the brokers say of a topic when they are asked for it; `.none`: that it is there.
+    public func setTopicError(_ name: String, _ failure: Failure) {
+        unsafe rd_kafka_mock_topic_set_error(
+            cluster.pointer, name, rd_kafka_resp_err_t(rawValue: failure.rawValue))
+    }
+
     /// Takes a broker down or up again; -1 is all of them.
+    ///
+    /// librdkafka ends the process if it does not get the broker's port back, so the port of a broker
+    /// that is down is held: no other socket is given it by the system, and nobody listens on it.
     public func setBroker(_ broker: Int32 = -1, isUp: Bool) {
-        if isUp {
-            unsafe _ = rd_kafka_mock_broker_set_up(cluster.pointer, broker)
-        } else {
-            unsafe _ = rd_kafka_mock_broker_set_down(cluster.pointer, broker)
+        for (number, port) in ports where broker == -1 || broker == number {
+            if isUp {
+                // A process that was being forked may have the listener for another moment.
+                var tries = 0
+                while !hold(port, of: number), tries < 3_000 {
+                    usleep(10_000)
+                    tries += 1
+                }
+                unsafe _ = rd_kafka_mock_broker_set_up(cluster.pointer, number)
+                holders.withLock {
+                    if let holder = $0.removeValue(forKey: number) { close(holder) }
+                }
+            } else {
+                unsafe _ = rd_kafka_mock_broker_set_down(cluster.pointer, number)
+                _ = hold(port, of: number)
+            }
+        }
+    }
+
+    /// By broker; they are numbered from 1 on.
+    private var ports: [(number: Int32, port: UInt16)] {
+        brokers.split(separator: ",").enumerated().compactMap { index, address in
+            UInt16(address.drop { $0 != ":" }.dropFirst()).map { (Int32(index + 1), $0) }
+        }
+    }
+
+    /// Binds a socket to a port without listening. Beside it another socket can bind that port only if
+    /// it asks for that one and, as the mock does, for sharing.
+    /// - Returns: whether it is held.
+    private func hold(_ port: UInt16, of broker: Int32) -> Bool {
+        holders.withLock { holders in
+            if holders[broker] != nil { return true }
+            let holder = socket(
+                AF_INET, Int32(SOCK_STREAM.rawValue) | Int32(SOCK_CLOEXEC.rawValue), 0)
+            guard holder >= 0 else { return false }
+            var one: Int32 = 1
+            unsafe setsockopt(
+                holder, SOL_SOCKET, SO_REUSEADDR, &one, socklen_t(MemoryLayout<Int32>.size))
+            var address = sockaddr_in()
+            address.sin_family = sa_family_t(AF_INET)
+            address.sin_port = port.bigEndian
+            address.sin_addr.s_addr = UInt32(0x7F00_0001).bigEndian
+            let result = unsafe withUnsafePointer(to: &address) {
+                unsafe $0.withMemoryRebound(to: sockaddr.self, capacity: 1) {
+                    unsafe bind(holder, $0, socklen_t(MemoryLayout<sockaddr_in>.size))
+                }
+            }
+            guard result == 0 else {
+                close(holder)
+                return false
+            }
+            holders[broker] = holder
+            return true
         }
     }
 
