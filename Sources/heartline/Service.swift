@@ -36,6 +36,7 @@ enum Service {
             _ = try InstanceOptions.frontEnd(
                 arguments, secretKey: [UInt8](repeating: 0, count: 32))
         }
+        let kafka = try LogAccess.kafkaSettings(arguments)
         let pipelines = roles.contains(.process) ? try pipelineFiles(arguments) : []
         var settings = Instance.Settings(
             roles: roles, data: try dataFolder(arguments),
@@ -46,7 +47,7 @@ enum Service {
             frontEnd: roles.contains(.ingest)
                 ? { try InstanceOptions.frontEnd(arguments, secretKey: $0.secretKey) } : nil,
             preparesAll: preparesAll, network: arguments.optionalText("network"))
-        settings.kafka = try LogAccess.kafkaSettings(arguments)
+        settings.kafka = kafka
         if roles == .ingest { settings.spoolBytes = arguments.integer("spool-mib") << 20 }
         settings.isHeartbeatAcked = arguments.optionalText("heartbeats") == "acked"
         if !roles.contains(.ingest) {

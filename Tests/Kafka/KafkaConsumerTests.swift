@@ -277,6 +277,61 @@ private final class Member {
         }
     }
 
+    @Test(
+        "reads every record once and in order while each broker in turn is restarted",
+        arguments: UInt64(0)..<3)
+    func rollingRestarts(seed: UInt64) throws {
+        let mock = try MockKafka(brokers: 3)
+        let log = try mock.makeLog { $0.ackedMilliseconds = 120_000 }
+        defer { log.close() }
+        try log.createTopics([TopicSettings(.waves, partitions: 3)])
+        var random = SplitMix64(seed: seed)
+        let producer = try log.makeProducer(ProducerSettings())
+        let receipts = ReceiptCollector()
+        let member = try Member(log)
+        var sent: [[Int]] = [[], [], []]
+        var next = 0
+        func send() throws {
+            let partition = random.below(3)
+            try producer.sendNumbers(next..<next + 1, partition: Int32(partition), receipts)
+            sent[partition].append(next)
+            next += 1
+        }
+        /// Where a worker would go on that had its partition taken away meanwhile.
+        var positions: [Int32: Int64] = [:]
+        func step() throws {
+            try member.step(from: positions)
+            for record in member.records {
+                positions[record.place.partition] = record.place.offset + 1
+            }
+        }
+        for broker in Int32(1)...3 {
+            for _ in 0..<random.below(60) { try send() }
+            try step()
+            mock.cluster.setBroker(broker, isUp: false)
+            for _ in 0..<100 + random.below(200) {
+                try send()
+                try step()
+            }
+            mock.cluster.setBroker(broker, isUp: true)
+            for _ in 0..<random.below(60) {
+                try send()
+                try step()
+            }
+        }
+        try eventually("all is read", seconds: 180) {
+            try step()
+            return member.records.count >= next
+        }
+        for number in UInt64(0)..<UInt64(next) { try receipts.requireStored(number) }
+        for partition in Int32(0)..<3 {
+            let read = member.records.filter { $0.place.partition == partition }
+            #expect(
+                read.map(\.text) == sent[Int(partition)].map { "\($0)" }, "seed \(seed)")
+        }
+        producer.close()
+    }
+
     @Test("stays in its group while everything is paused, and goes on where it stood")
     func pausedMembersStay() throws {
         try withMock { mock, log in
