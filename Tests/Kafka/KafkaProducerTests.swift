@@ -110,36 +110,61 @@ import Testing
         producer.close()
     }
 
-    @Test("brings brokers back on their ports whatever was opened meanwhile")
+    @Test("has brokers whose ports nobody takes, and that can go while a process is being forked")
     func portsAreHeld() throws {
-        try withMock { mock, log in
-            let producer = try log.makeProducer(ProducerSettings())
-            let receipts = ReceiptCollector()
-            for round in 0..<20 {
-                mock.cluster.setBroker(isUp: false)
-                #expect(try !isFree(portOf: mock.cluster.brokers), "round \(round)")
-                mock.cluster.setBroker(isUp: true)
-            }
-            try producer.sendNumbers(0..<5, receipts)
-            for number in UInt64(0)..<5 { try receipts.requireStored(number) }
-            producer.close()
-        }
+        let mock = try MockKafka()
+        let port = try #require(mock.cluster.ports.first)
+        // As a child has it between `fork` and `exec`.
+        let copy = try #require(copyOfListener(port))
+        mock.cluster.setBroker(isUp: false)
+        close(copy)
+        #expect(!isFree(port))
+        mock.cluster.setBroker(isUp: true)
+        let log = try mock.makeLog()
+        defer { log.close() }
+        try log.createTopics([TopicSettings(.waves, partitions: 1)])
+        let producer = try log.makeProducer(ProducerSettings())
+        let receipts = ReceiptCollector()
+        try producer.sendNumbers(0..<5, receipts)
+        for number in UInt64(0)..<5 { try receipts.requireStored(number) }
+        producer.close()
     }
 
-    /// Whether somebody else could take a port, as the system gives them out.
-    private func isFree(portOf address: String) throws -> Bool {
-        let port = try #require(UInt16(address.drop { $0 != ":" }.dropFirst()))
-        let descriptor = socket(AF_INET, Int32(SOCK_STREAM.rawValue), 0)
-        defer { close(descriptor) }
+    private func withAddress<Result>(
+        _ port: UInt16, _ body: (UnsafeMutablePointer<sockaddr>, inout socklen_t) -> Result
+    ) -> (Result, port: UInt16) {
         var place = sockaddr_in()
         place.sin_family = sa_family_t(AF_INET)
         place.sin_port = port.bigEndian
         place.sin_addr.s_addr = UInt32(0x7F00_0001).bigEndian
-        return unsafe withUnsafePointer(to: &place) {
+        var size = socklen_t(MemoryLayout<sockaddr_in>.size)
+        let result = unsafe withUnsafeMutablePointer(to: &place) {
             unsafe $0.withMemoryRebound(to: sockaddr.self, capacity: 1) {
-                unsafe bind(descriptor, $0, socklen_t(MemoryLayout<sockaddr_in>.size)) == 0
+                unsafe body($0, &size)
             }
         }
+        return (result, UInt16(bigEndian: place.sin_port))
+    }
+
+    private func copyOfListener(_ port: UInt16) -> Int32? {
+        for descriptor in Int32(3)..<4_096 {
+            var isListening: Int32 = 0
+            var size = socklen_t(MemoryLayout<Int32>.size)
+            guard
+                unsafe getsockopt(descriptor, SOL_SOCKET, SO_ACCEPTCONN, &isListening, &size) == 0,
+                isListening == 1
+            else { continue }
+            let (result, found) = unsafe withAddress(0) { unsafe getsockname(descriptor, $0, &$1) }
+            if result == 0, found == port { return dup(descriptor) }
+        }
+        return nil
+    }
+
+    /// Whether somebody else could take a port, as the system gives them out.
+    private func isFree(_ port: UInt16) -> Bool {
+        let descriptor = socket(AF_INET, Int32(SOCK_STREAM.rawValue), 0)
+        defer { close(descriptor) }
+        return unsafe withAddress(port) { unsafe bind(descriptor, $0, $1) }.0 == 0
     }
 
     @Test("stores once what was written although the answer was lost") func lostAnswers() throws {

@@ -1,6 +1,5 @@
 internal import CRdKafka
 internal import Glibc
-internal import Synchronization
 
 /// librdkafka's mock cluster: brokers in this process that speak the protocol and fail on demand. For
 /// tests only; nothing else uses it.
@@ -40,8 +39,8 @@ internal import Synchronization
 
     private let client: NativeClient
     private let cluster: Cluster
-    /// What holds the ports of brokers that are down, by broker.
-    private let holders = Mutex<[Int32: Int32]>([:])
+    /// Sockets that hold the brokers' ports.
+    private let holders: [Int32]
 
     /// `@unchecked`: the mock cluster locks inside.
     @safe private final class Cluster: @unchecked Sendable {
@@ -55,16 +54,23 @@ internal import Synchronization
     }
 
     public init(brokers: Int32 = 1) throws(KafkaError) {
-        client = try KafkaConfiguration().makeClient(.producer, KafkaContext(Silence()))
+        let configuration = KafkaConfiguration()
+        unsafe configuration.setSocketCallback(kafkaMockSocket)
+        client = try configuration.makeClient(.producer, KafkaContext(Silence()))
         guard let cluster = unsafe rd_kafka_mock_cluster_new(client.handle, brokers) else {
             throw KafkaError(.connecting, RD_KAFKA_RESP_ERR__FAIL.rawValue)
         }
         unsafe self.cluster = Cluster(cluster)
+        let addresses = unsafe String(cString: rd_kafka_mock_cluster_bootstraps(cluster))
+        holders = addresses.split(separator: ",").compactMap { address in
+            UInt16(address.drop { $0 != ":" }.dropFirst()).flatMap { Self.hold($0) }
+        }
+        precondition(holders.count == Int(brokers), "a port of the mock cluster is not held")
     }
 
     deinit {
         unsafe rd_kafka_mock_cluster_destroy(cluster.pointer)
-        holders.withLock { for holder in $0.values { close(holder) } }
+        for holder in holders { close(holder) }
     }
 
     /// What clients take as `bootstrap.servers`.
@@ -86,63 +92,41 @@ internal import Synchronization
 
     /// Takes a broker down or up again; -1 is all of them.
     ///
-    /// librdkafka ends the process if it does not get the broker's port back, so the port of a broker
-    /// that is down is held: no other socket is given it by the system, and nobody listens on it.
+    /// For that librdkafka closes a broker's listener and binds the port anew, and ends the process if
+    /// it does not get it: another socket may have taken it in between, or a process that is just being
+    /// forked may still have the listener. So the listeners share their ports, and each port is held by a
+    /// socket of ours that does not listen, to which the system gives no other.
     public func setBroker(_ broker: Int32 = -1, isUp: Bool) {
-        for (number, port) in ports where broker == -1 || broker == number {
-            if isUp {
-                // A process that was being forked may have the listener for another moment.
-                var tries = 0
-                while !hold(port, of: number), tries < 3_000 {
-                    usleep(10_000)
-                    tries += 1
-                }
-                unsafe _ = rd_kafka_mock_broker_set_up(cluster.pointer, number)
-                holders.withLock {
-                    if let holder = $0.removeValue(forKey: number) { close(holder) }
-                }
-            } else {
-                unsafe _ = rd_kafka_mock_broker_set_down(cluster.pointer, number)
-                _ = hold(port, of: number)
-            }
+        if isUp {
+            unsafe _ = rd_kafka_mock_broker_set_up(cluster.pointer, broker)
+        } else {
+            unsafe _ = rd_kafka_mock_broker_set_down(cluster.pointer, broker)
         }
     }
 
-    /// By broker; they are numbered from 1 on.
-    private var ports: [(number: Int32, port: UInt16)] {
-        brokers.split(separator: ",").enumerated().compactMap { index, address in
-            UInt16(address.drop { $0 != ":" }.dropFirst()).map { (Int32(index + 1), $0) }
+    /// The brokers' ports, in the order of their numbers.
+    public var ports: [UInt16] {
+        brokers.split(separator: ",").compactMap { address in
+            UInt16(address.drop { $0 != ":" }.dropFirst())
         }
     }
 
-    /// Binds a socket to a port without listening. Beside it another socket can bind that port only if
-    /// it asks for that one and, as the mock does, for sharing.
-    /// - Returns: whether it is held.
-    private func hold(_ port: UInt16, of broker: Int32) -> Bool {
-        holders.withLock { holders in
-            if holders[broker] != nil { return true }
-            let holder = socket(
-                AF_INET, Int32(SOCK_STREAM.rawValue) | Int32(SOCK_CLOEXEC.rawValue), 0)
-            guard holder >= 0 else { return false }
-            var one: Int32 = 1
-            unsafe setsockopt(
-                holder, SOL_SOCKET, SO_REUSEADDR, &one, socklen_t(MemoryLayout<Int32>.size))
-            var address = sockaddr_in()
-            address.sin_family = sa_family_t(AF_INET)
-            address.sin_port = port.bigEndian
-            address.sin_addr.s_addr = UInt32(0x7F00_0001).bigEndian
-            let result = unsafe withUnsafePointer(to: &address) {
-                unsafe $0.withMemoryRebound(to: sockaddr.self, capacity: 1) {
-                    unsafe bind(holder, $0, socklen_t(MemoryLayout<sockaddr_in>.size))
-                }
+    /// - Returns: a socket bound to `port`, which does not listen; `nil` if it cannot be had.
+    private static func hold(_ port: UInt16) -> Int32? {
+        let holder = kafkaMockSocket(AF_INET, Int32(SOCK_STREAM.rawValue), 0, nil)
+        guard holder >= 0 else { return nil }
+        var address = sockaddr_in()
+        address.sin_family = sa_family_t(AF_INET)
+        address.sin_port = port.bigEndian
+        address.sin_addr.s_addr = UInt32(0x7F00_0001).bigEndian
+        let result = unsafe withUnsafePointer(to: &address) {
+            unsafe $0.withMemoryRebound(to: sockaddr.self, capacity: 1) {
+                unsafe bind(holder, $0, socklen_t(MemoryLayout<sockaddr_in>.size))
             }
-            guard result == 0 else {
-                close(holder)
-                return false
-            }
-            holders[broker] = holder
-            return true
         }
+        if result == 0 { return holder }
+        close(holder)
+        return nil
     }
 
     /// The next requests of that kind fail, one with each failure.
@@ -169,4 +153,19 @@ internal import Synchronization
     public func setRoundTrip(milliseconds: Int32) {
         unsafe _ = rd_kafka_mock_broker_set_rtt(cluster.pointer, -1, milliseconds)
     }
+}
+
+/// Opens the sockets of a mock cluster: other sockets of this user may be bound to the same port if they
+/// ask for that one.
+private func kafkaMockSocket(
+    _ domain: Int32, _ type: Int32, _ protocol: Int32, _ opaque: UnsafeMutableRawPointer?
+) -> Int32 {
+    let result = socket(domain, type | Int32(SOCK_CLOEXEC.rawValue), `protocol`)
+    guard result >= 0 else { return result }
+    var one: Int32 = 1
+    for option in [SO_REUSEADDR, SO_REUSEPORT] {
+        unsafe setsockopt(
+            result, SOL_SOCKET, option, &one, socklen_t(MemoryLayout<Int32>.size))
+    }
+    return result
 }
