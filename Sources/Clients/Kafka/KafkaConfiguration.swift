@@ -66,8 +66,6 @@ final class KafkaContext: Sendable {
     let observer: any KafkaObserver
     /// Of consumers.
     let assignment = Mutex(KafkaAssignment())
-    /// Whether the group has assigned anything, be it nothing.
-    let hasBeenAssigned = Atomic(false)
 
     init(_ observer: any KafkaObserver) { self.observer = observer }
 
@@ -90,18 +88,15 @@ final class KafkaContext: Sendable {
         self.context = context
     }
 
-    deinit {
-        guard !isAbandoned.load(ordering: .relaxed) else {
-            // Its threads go on and call back.
-            unsafe _ = Unmanaged.passRetained(context)
-            return
-        }
-        unsafe rd_kafka_destroy(handle)
-    }
-
     private let isAbandoned = Atomic(false)
 
-    /// Never frees the handle.
+    deinit {
+        guard isAbandoned.load(ordering: .relaxed) else { return unsafe rd_kafka_destroy(handle) }
+        // librdkafka may still call with it.
+        unsafe _ = Unmanaged.passRetained(context)
+    }
+
+    /// The end of its life leaves the handle as it is.
     func abandon() { isAbandoned.store(true, ordering: .relaxed) }
 
     /// The error that made the client useless, if one did.
