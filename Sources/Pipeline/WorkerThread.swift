@@ -32,6 +32,7 @@ public final class WorkerThread: Sendable {
     ///   - mailbox: new settings for the processor; `nil` if they never change.
     ///   - makeConsumer: called on the new thread, and again after a while when it throws; the board
     ///     tells why.
+    ///   - failed: told of each such failure.
     public static func start<
         Consumer: EventConsumer & SendableMetatype, Producer: EventProducer,
         Store: StreamStore & Sendable,
@@ -39,12 +40,13 @@ public final class WorkerThread: Sendable {
     >(
         _ type: P.Type, settings: WorkerSettings, processor: ProcessorSettings<P.Settings>,
         mailbox: SettingsMailbox<P.Settings>? = nil, producer: Producer, store: Store,
-        waker: Waker, makeConsumer: @escaping @Sendable () throws(EventLogError) -> Consumer
+        waker: Waker, makeConsumer: @escaping @Sendable () throws(EventLogError) -> Consumer,
+        failed: @escaping @Sendable (EventLogError) -> Void = { _ in }
     ) -> WorkerThread {
         let board = WorkerStatusBoard(pipeline: settings.pipeline)
         let driver = WorkerThread(board: board, waker: waker)
         let thread = SystemThread.start("work \(settings.pipeline)") {
-            guard let consumer = driver.insist(on: makeConsumer) else { return }
+            guard let consumer = driver.insist(on: makeConsumer, failed) else { return }
             var worker = Worker<Consumer, Producer, Store, P>(
                 consumer: consumer, producer: producer, store: store, settings: settings,
                 processor: processor, waker: waker, board: board,
@@ -57,13 +59,14 @@ public final class WorkerThread: Sendable {
 
     /// - Returns: `nil` if it is stopped before there is one.
     private func insist<Consumer>(
-        on makeConsumer: () throws(EventLogError) -> Consumer
+        on makeConsumer: () throws(EventLogError) -> Consumer, _ failed: (EventLogError) -> Void
     ) -> Consumer? {
         var failures = 0
         var status = board.current
         while orders.withLock({ $0.deadline }) == nil {
             do throws(EventLogError) { return try makeConsumer() } catch {
                 failures += 1
+                failed(error)
                 if status.logFault != error.description {
                     Log.warning(
                         "reading the log cannot begin",
