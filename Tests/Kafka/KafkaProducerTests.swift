@@ -116,8 +116,12 @@ import Testing
         let port = try #require(mock.cluster.ports.first)
         // As a child has it between `fork` and `exec`.
         let copy = try #require(copyOfListener(port))
+        let child = SystemThread.start("child") {
+            Waker().wait(milliseconds: 500)
+            close(copy)
+        }
         mock.cluster.setBroker(isUp: false)
-        close(copy)
+        child.join()
         #expect(!isFree(port))
         mock.cluster.setBroker(isUp: true)
         let log = try mock.makeLog()

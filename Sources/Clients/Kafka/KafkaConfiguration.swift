@@ -31,11 +31,6 @@ public protocol KafkaObserver: AnyObject, Sendable {
         }
     }
 
-    /// Has sockets opened by `open`, which is called on any thread.
-    func setSocketCallback(
-        _ open: @convention(c) (Int32, Int32, Int32, UnsafeMutableRawPointer?) -> Int32
-    ) { unsafe rd_kafka_conf_set_socket_cb(pointer, open) }
-
     enum Role { case producer, consumer }
 
     /// Makes the client, which owns the configuration from then on.

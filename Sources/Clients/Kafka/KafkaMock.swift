@@ -39,8 +39,6 @@ internal import Glibc
 
     private let client: NativeClient
     private let cluster: Cluster
-    /// Sockets that hold the brokers' ports.
-    private let holders: [Int32]
 
     /// `@unchecked`: the mock cluster locks inside.
     @safe private final class Cluster: @unchecked Sendable {
@@ -54,23 +52,15 @@ internal import Glibc
     }
 
     public init(brokers: Int32 = 1) throws(KafkaError) {
-        let configuration = KafkaConfiguration()
-        unsafe configuration.setSocketCallback(kafkaMockSocket)
-        client = try configuration.makeClient(.producer, KafkaContext(Silence()))
+        client = try KafkaConfiguration().makeClient(.producer, KafkaContext(Silence()))
         guard let cluster = unsafe rd_kafka_mock_cluster_new(client.handle, brokers) else {
             throw KafkaError(.connecting, RD_KAFKA_RESP_ERR__FAIL.rawValue)
         }
         unsafe self.cluster = Cluster(cluster)
-        let addresses = unsafe String(cString: rd_kafka_mock_cluster_bootstraps(cluster))
-        holders = addresses.split(separator: ",").compactMap { address in
-            UInt16(address.drop { $0 != ":" }.dropFirst()).flatMap { Self.hold($0) }
-        }
-        precondition(holders.count == Int(brokers), "a port of the mock cluster is not held")
     }
 
     deinit {
         unsafe rd_kafka_mock_cluster_destroy(cluster.pointer)
-        for holder in holders { close(holder) }
     }
 
     /// What clients take as `bootstrap.servers`.
@@ -92,16 +82,21 @@ internal import Glibc
 
     /// Takes a broker down or up again; -1 is all of them.
     ///
-    /// For that librdkafka closes a broker's listener and binds the port anew, and ends the process if
-    /// it does not get it: another socket may have taken it in between, or a process that is just being
-    /// forked may still have the listener. So the listeners share their ports, and each port is held by a
-    /// socket of ours that does not listen, to which the system gives no other.
+    /// To take one down, librdkafka closes the broker's listener and binds its port anew, and ends the
+    /// process if it does not get it: another socket may have been given it in between, or a process that
+    /// is just being forked still has the listener. So the listener is taken away before, and the port
+    /// held by a socket that shares it and does not listen.
     public func setBroker(_ broker: Int32 = -1, isUp: Bool) {
         if isUp {
             unsafe _ = rd_kafka_mock_broker_set_up(cluster.pointer, broker)
-        } else {
-            unsafe _ = rd_kafka_mock_broker_set_down(cluster.pointer, broker)
+            return
         }
+        var holders: [Int32?] = []
+        for (index, port) in ports.enumerated() where broker == -1 || Int(broker) == index + 1 {
+            holders.append(Self.takeListener(port))
+        }
+        unsafe _ = rd_kafka_mock_broker_set_down(cluster.pointer, broker)
+        for case let holder? in holders { close(holder) }
     }
 
     /// The brokers' ports, in the order of their numbers.
@@ -111,22 +106,62 @@ internal import Glibc
         }
     }
 
-    /// - Returns: a socket bound to `port`, which does not listen; `nil` if it cannot be had.
-    private static func hold(_ port: UInt16) -> Int32? {
-        let holder = kafkaMockSocket(AF_INET, Int32(SOCK_STREAM.rawValue), 0, nil)
-        guard holder >= 0 else { return nil }
-        var address = sockaddr_in()
-        address.sin_family = sa_family_t(AF_INET)
-        address.sin_port = port.bigEndian
-        address.sin_addr.s_addr = UInt32(0x7F00_0001).bigEndian
-        let result = unsafe withUnsafePointer(to: &address) {
-            unsafe $0.withMemoryRebound(to: sockaddr.self, capacity: 1) {
-                unsafe bind(holder, $0, socklen_t(MemoryLayout<sockaddr_in>.size))
-            }
+    /// Puts a socket without use in the place of the one that listens on `port`.
+    /// - Returns: a socket that holds the port, once nobody listens on it any more; `nil` if nobody did.
+    private static func takeListener(_ port: UInt16) -> Int32? {
+        guard let listener = listener(port) else { return nil }
+        let idle = socket(AF_INET, Int32(SOCK_DGRAM.rawValue) | Int32(SOCK_CLOEXEC.rawValue), 0)
+        dup2(idle, listener)
+        close(idle)
+        for _ in 0..<3_000 {
+            if let holder = hold(port) { return holder }
+            usleep(10_000)
         }
-        if result == 0 { return holder }
+        return nil
+    }
+
+    private static func listener(_ port: UInt16) -> Int32? {
+        for descriptor in Int32(3)..<4_096 {
+            var isListening: Int32 = 0
+            var size = socklen_t(MemoryLayout<Int32>.size)
+            guard
+                unsafe getsockopt(descriptor, SOL_SOCKET, SO_ACCEPTCONN, &isListening, &size) == 0,
+                isListening == 1
+            else { continue }
+            let (result, found) = unsafe withAddress(0) {
+                unsafe getsockname(descriptor, $0, &$1)
+            }
+            if result == 0, found == port { return descriptor }
+        }
+        return nil
+    }
+
+    private static func hold(_ port: UInt16) -> Int32? {
+        let holder = socket(
+            AF_INET, Int32(SOCK_STREAM.rawValue) | Int32(SOCK_CLOEXEC.rawValue), 0)
+        var one: Int32 = 1
+        unsafe setsockopt(
+            holder, SOL_SOCKET, SO_REUSEADDR, &one, socklen_t(MemoryLayout<Int32>.size))
+        if unsafe withAddress(port, { unsafe bind(holder, $0, $1) }).result == 0 { return holder }
         close(holder)
         return nil
+    }
+
+    /// Lends the address of a port of this machine, and tells the port that is in it afterwards.
+    private static func withAddress(
+        _ port: UInt16, _ body: (UnsafeMutablePointer<sockaddr>, inout socklen_t) -> Int32
+    ) -> (result: Int32, port: UInt16) {
+        var place = sockaddr_in()
+        place.sin_family = sa_family_t(AF_INET)
+        place.sin_port = port.bigEndian
+        place.sin_addr.s_addr = UInt32(0x7F00_0001).bigEndian
+        var size = socklen_t(MemoryLayout<sockaddr_in>.size)
+        let result = unsafe withUnsafeMutablePointer(to: &place) {
+            unsafe $0.withMemoryRebound(to: sockaddr.self, capacity: 1) {
+                unsafe body($0, &size)
+            }
+        }
+        return (result, UInt16(bigEndian: place.sin_port))
     }
 
     /// The next requests of that kind fail, one with each failure.
@@ -153,19 +188,4 @@ internal import Glibc
     public func setRoundTrip(milliseconds: Int32) {
         unsafe _ = rd_kafka_mock_broker_set_rtt(cluster.pointer, -1, milliseconds)
     }
-}
-
-/// Opens the sockets of a mock cluster: other sockets of this user may be bound to the same port if they
-/// ask for that one.
-private func kafkaMockSocket(
-    _ domain: Int32, _ type: Int32, _ protocol: Int32, _ opaque: UnsafeMutableRawPointer?
-) -> Int32 {
-    let result = socket(domain, type | Int32(SOCK_CLOEXEC.rawValue), `protocol`)
-    guard result >= 0 else { return result }
-    var one: Int32 = 1
-    for option in [SO_REUSEADDR, SO_REUSEPORT] {
-        unsafe setsockopt(
-            result, SOL_SOCKET, option, &one, socklen_t(MemoryLayout<Int32>.size))
-    }
-    return result
 }
