@@ -40,6 +40,9 @@ enum RegistryAccess {
         let hasFiles = FileSystem.exists("\(folder)/secret-key")
         let secrets = try SecretFiles.load(
             environment: environment, directory: hasFiles ? folder : nil)
-        return try Registry(connection, secretKey: secrets.secretKey)
+        let registry = try Registry(connection, secretKey: secrets.secretKey)
+        // Keys that are sealed under another could never be opened.
+        try registry.checkKey()
+        return registry
     }
 }

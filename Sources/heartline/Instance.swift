@@ -96,11 +96,10 @@ final class Instance {
 
     private func bringUp(_ progress: (String) -> Void) throws {
         try takeLock()
-        if settings.roles.contains(.ingest) {
-            secrets = try SecretFiles.load(
-                environment: ProcessInfo.processInfo.environment,
-                directory: settings.preparesAll ? settings.data : nil)
-        }
+        // Also where only pipelines run: one with another installation's secrets is on the wrong database.
+        secrets = try SecretFiles.load(
+            environment: ProcessInfo.processInfo.environment,
+            directory: settings.preparesAll ? settings.data : nil)
         if let address = settings.database {
             databaseURL = address
         } else {
@@ -279,7 +278,13 @@ final class Instance {
                 if let prefix = settings.network { network.prefix = prefix }
                 try registry.prepareNetwork(network)
             } else {
-                try registry.checkKey()
+                do {
+                    try registry.checkKey()
+                } catch let error as RegistryError
+                    where error.kind == .noNetwork && !settings.roles.contains(.ingest)
+                {
+                    // Nothing is there that another key could have sealed, and pipelines need none of it.
+                }
             }
         }
         return plan

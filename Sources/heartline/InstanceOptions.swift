@@ -37,6 +37,9 @@ enum InstanceOptions {
     static let certificate = Option.path(
         "tls-certificate", "FILE", "PEM chain; with --tls-key, the public listener speaks TLS")
     static let key = Option.path("tls-key", "FILE", "PEM private key of --tls-certificate")
+    static let provisionLimit = Option.integer(
+        "provision-limit", 0...1_000_000, default: 60,
+        "provisionings at once, and again each minute, from one client address; 0: no limit")
     static let frontEndName = Option.text(
         "name", "NAME",
         "of this front-end, stable over restarts (default: host name and listening address)")
@@ -53,6 +56,7 @@ enum InstanceOptions {
 
     static let frontEnd = [
         listen, admin, loops, durability, certificate, key, insecure, frontEndName,
+        provisionLimit,
     ]
     static let logging = [logLevel, logFormat]
 
@@ -75,7 +79,7 @@ enum InstanceOptions {
 
     /// The front-end as the options describe it.
     static func frontEnd(
-        _ arguments: Arguments, secretKey: [UInt8]
+        _ arguments: Arguments, secrets: ServerSecrets
     ) throws -> FrontEndSettings {
         let listen = try address("listen", arguments)
         let admin = try address("admin", arguments)
@@ -96,7 +100,12 @@ enum InstanceOptions {
             server: ServerConfiguration(
                 address: listen, loops: loops, limits: limits, tls: tls, name: "http"),
             admin: ServerConfiguration(address: admin, loops: 1, limits: limits, name: "admin"),
-            secretKey: secretKey)
+            secretKey: secrets.secretKey)
+        settings.salt = secrets.salt
+        let provisionings = arguments.integer("provision-limit")
+        settings.provisioning.limit?.burst = provisionings
+        settings.provisioning.limit?.perMinute = provisionings
+        if provisionings == 0 { settings.provisioning.limit = nil }
         if let name = arguments.optionalText("name") { settings.name = name }
         settings.durability = arguments.text("heartbeats") == "acked" ? .acked : .queued
         settings.flushMilliseconds = 2_000

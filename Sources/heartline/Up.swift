@@ -31,6 +31,7 @@ enum Up {
         return """
             heartline \(Version.current) is ready.
               heartbeats  POST \(file.listen)/api/v1/heartbeat
+              agents      POST \(file.listen)/api/v1/provision
               admin       \(file.admin)/readyz
               database    psql '\(file.database)'
               data        \(instance.settings.data)
