@@ -264,8 +264,14 @@ import Testing
             await holds(within: 120) { second.errors().contains("the spool is empty") },
             "\(second.errors())")
         #expect(try post(second).status == 200)
+        // An end in order, also with beacons that no broker takes.
+        installation.mock.cluster.setBroker(isUp: false)
+        #expect(
+            await holds(within: 120) { second.errors().contains("Kafka does not answer") })
         second.send(SIGTERM)
         #expect(await second.waitForEnd() == 0, "\(second.errors())")
+        #expect(!second.errors().contains("was cut"), "\(second.errors())")
+        installation.mock.cluster.setBroker(isUp: true)
 
         let log = try installation.mock.makeLog()
         defer { log.close() }
