@@ -8,6 +8,8 @@ public struct FrontEndSettings: Sendable, CustomStringConvertible {
     public var server: ServerConfiguration
     /// The operators' listener; `nil`: none.
     public var admin: ServerConfiguration?
+    /// What operators must show on it; `nil`: it tells the health only.
+    public var adminToken: AdminToken?
     /// `HEARTLINE_SECRET_KEY`, 32 bytes.
     public var secretKey: [UInt8]
     /// The front-end's name in beacons: stable over its restarts, and unlike any other's. At most

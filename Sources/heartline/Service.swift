@@ -47,6 +47,7 @@ enum Service {
                 ? { try InstanceOptions.frontEnd(arguments, secretKey: $0.secretKey) } : nil,
             preparesAll: preparesAll, network: arguments.optionalText("network"))
         settings.kafka = try LogAccess.kafkaSettings(arguments)
+        settings.adminTokenFile = arguments.optionalText("admin-token-file")
         settings.isHeartbeatAcked = arguments.optionalText("heartbeats") == "acked"
         if !roles.contains(.ingest) {
             settings.admin = try InstanceOptions.workerAdmin(arguments)
@@ -72,6 +73,7 @@ enum Service {
                     Log.notice("stopping")
                     return .done
                 case .hangup:
+                    instance.reloadCertificate()
                     if instance.settings.roles.contains(.process) {
                         instance.reload { try pipelineFiles(arguments) }
                     }

@@ -8,7 +8,8 @@ enum Up {
         details: """
             Makes what is missing under --data: secrets, a private PostgreSQL (unless --database is given),
             tables, topics. When all is ready it prints where things are, and writes it to DIR/run.json, by
-            which other commands find it. SIGHUP reads the pipeline files again; SIGTERM and Ctrl-C end it
+            which other commands find it. SIGHUP reads the pipeline files and the
+            certificate again; SIGTERM and Ctrl-C end it
             in order.
             """,
         options: [
@@ -31,7 +32,7 @@ enum Up {
         return """
             heartline \(Version.current) is ready.
               heartbeats  POST \(file.listen)/api/v1/heartbeat
-              admin       \(file.admin)/readyz
+              admin       \(file.admin)/readyz, and /admin/v1 with the token in \(instance.settings.data)/admin-token
               database    psql '\(file.database)'
               data        \(instance.settings.data)
               pipelines   \(pipelines.joined(separator: ", "))
