@@ -36,7 +36,7 @@ final class Administration: Sendable {
     /// Requests that may wait; one more is answered 503.
     private static let capacity = 64
     /// Longest statement, in milliseconds. The listener itself gives up later.
-    private static let statementMilliseconds: Int64 = 20_000
+    private static let statementMilliseconds: Int64 = 10_000
     /// A connection that was idle for longer is tried before it is trusted with a change, since a
     /// change that fails halfway cannot always be told from one that was made.
     private static let idleMilliseconds: Int64 = 1_000
@@ -47,6 +47,10 @@ final class Administration: Sendable {
     private let waker = Waker()
     private let isStopping = Atomic(false)
     private let thread = Mutex<SystemThread?>(nil)
+    private let hasEnded = Waker()
+    /// Longest wait for a statement at the end; what it does is one transaction, so that leaving it
+    /// alone leaves nothing by half.
+    private static let stopMilliseconds: Int64 = 1_000
 
     init(_ settings: AdministrationSettings) {
         self.settings = settings
@@ -54,15 +58,20 @@ final class Administration: Sendable {
     }
 
     func start() {
-        thread.withLock { $0 = SystemThread.start("administration") { self.run() } }
+        thread.withLock {
+            $0 = SystemThread.start("administration") {
+                self.run()
+                self.hasEnded.signal()
+            }
+        }
     }
 
-    /// Ends the thread after what it is doing; what waits is answered 503.
+    /// Ends the thread after what it is doing, if that does not take long; what waits is answered 503.
     func stop() {
         isStopping.store(true, ordering: .releasing)
         waker.signal()
-        let running = thread.withLock { $0.take() }
-        running?.join()
+        guard let running = thread.withLock({ $0.take() }) else { return }
+        if hasEnded.wait(milliseconds: Self.stopMilliseconds) { running.join() }
     }
 
     /// - Returns: whether there was room.

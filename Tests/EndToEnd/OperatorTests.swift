@@ -251,7 +251,7 @@ import Testing
             in: folder,
             [
                 "--tls-certificate", "\(folder.path)/live.pem", "--tls-key",
-                "\(folder.path)/live.key",
+                "\(folder.path)/live.key", "--tls-client-ca", "\(folder.path)/other.pem",
             ])
         let port = try #require(URL(string: heartline.places.listen)?.port)
         #expect(heartline.places.listen.hasPrefix("https://"))
@@ -259,6 +259,8 @@ import Testing
             try await openssl(["s_client", "-connect", "127.0.0.1:\(port)"])
         }
         #expect(try await subject().contains("CN = old"))
+        #expect(
+            try await subject().contains("Acceptable client certificate CA names\nCN = other"))
 
         try install("new", "other")
         heartline.process.send(SIGHUP)
