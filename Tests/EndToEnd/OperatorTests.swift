@@ -188,6 +188,8 @@ import Testing
             #expect(help.status == 0)
             #expect(help.output == outcome.errors)
         }
+        let help = try await Executable.run(["device", "suspend", "--help"])
+        #expect(help.output.contains("[HEARTLINE_ACTOR]"))
     }
 
     @Test("Suspending and resuming hold on every front-end soon")

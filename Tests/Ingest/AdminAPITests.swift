@@ -310,6 +310,37 @@ struct AdminRig {
         #expect(version == 3)
     }
 
+    @Test("more requests than may wait are answered 503 at once, and health is told all the same")
+    func overload() throws {
+        let rig = try AdminRig()
+        let path = "/admin/v1/devices/\(rig.rig.devices[0])/rotate"
+        let connection = try rig.rig.database.connect()
+        try connection.run("BEGIN; SELECT 1 FROM heartline.network FOR UPDATE")
+        var clients: [RawClient] = []
+        // One is at work, 64 wait.
+        for _ in 0..<70 {
+            let client = try AdminRig.connect(rig.rig)
+            try client.sendRequest(
+                "POST", path, body: [], headers: ["Authorization: Bearer \(AdminRig.token)"])
+            clients.append(client)
+        }
+        let areRefused = try eventually {
+            clients.filter { $0.hasAnswer(milliseconds: 0) }.count >= 5
+        }
+        #expect(areRefused)
+        #expect(try rig.ask("GET", "/healthz").status == 200)
+        let refused = clients.filter { $0.hasAnswer(milliseconds: 0) }
+        try connection.run("COMMIT")
+        for client in refused {
+            let response = try client.response()
+            #expect(response.status == 503)
+            #expect(response.headers["retry-after"] != nil)
+        }
+        let others = clients.filter { client in !refused.contains { $0 === client } }
+        for client in others { #expect(try client.response().status == 200) }
+        #expect(try rig.rig.registry.device(rig.rig.devices[0])?.version == Int64(others.count) + 1)
+    }
+
     @Test("a stopping listener finishes what it was asked")
     func stopping() throws {
         let rig = try AdminRig()
