@@ -94,12 +94,14 @@ final class Instance {
         }
     }
 
+    /// The file that operators' token is read from, unless the environment has it.
+    var adminTokenFile: String? {
+        settings.adminTokenFile ?? (settings.preparesAll ? "\(settings.data)/admin-token" : nil)
+    }
+
     private func readAdminToken() throws -> AdminToken? {
-        let file =
-            settings.adminTokenFile
-            ?? (settings.preparesAll ? "\(settings.data)/admin-token" : nil)
         let token = try SecretFiles.adminToken(
-            environment: ProcessInfo.processInfo.environment, file: file,
+            environment: ProcessInfo.processInfo.environment, file: adminTokenFile,
             makesFile: settings.preparesAll && settings.adminTokenFile == nil)
         if token == nil {
             Log.notice("the admin listener answers health only: no --admin-token-file is given")

@@ -32,7 +32,8 @@ enum Up {
         return """
             heartline \(Version.current) is ready.
               heartbeats  POST \(file.listen)/api/v1/heartbeat
-              admin       \(file.admin)/readyz, and /admin/v1 with the token in \(instance.settings.data)/admin-token
+              admin       \(file.admin)/readyz
+              operators   \(file.admin)/admin/v1, with the token in \(instance.adminTokenFile ?? "")
               database    psql '\(file.database)'
               data        \(instance.settings.data)
               pipelines   \(pipelines.joined(separator: ", "))

@@ -322,6 +322,47 @@ import Testing
         #expect(try rig.changes().count == 1)
     }
 
+    @Test(
+        "a change whose session dies before its end leaves nothing, and its request succeeds later")
+    func dying() throws {
+        let rig = try Rig()
+        let before = try rig.registry.device(rig.device)
+        let holder = try rig.database.connect()
+        // The row of the audit log is the last that a change writes.
+        try holder.run("BEGIN; LOCK TABLE heartline.audit_log IN EXCLUSIVE MODE")
+        let (database, device) = (rig.database, rig.device)
+        let hasFailed = Atomic(false)
+        let thread = SystemThread.start("rotating") {
+            do {
+                let registry = try Registry(database.connect(), secretKey: testKey)
+                try registry.rotate(device, by: Self.operatorRequest)
+            } catch {
+                hasFailed.store(true, ordering: .releasing)
+            }
+        }
+        // Not the holder: within a transaction the view shows what it showed first.
+        let watcher = try database.connect()
+        let isHeld = try eventually {
+            try watcher.execute(
+                """
+                SELECT count(pg_terminate_backend(pid)) FROM pg_stat_activity \
+                WHERE datname = current_database() AND wait_event_type = 'Lock'
+                """
+            ).only().int8(0) == 1
+        }
+        #expect(isHeld)
+        thread.join()
+        let failed = hasFailed.load(ordering: .acquiring)
+        #expect(failed)
+        try holder.run("COMMIT")
+        #expect(try rig.registry.device(rig.device) == before)
+        #expect(try rig.outbox().isEmpty)
+        #expect(try rig.audit().isEmpty)
+        let change = try rig.registry.rotate(rig.device, by: Self.operatorRequest)
+        #expect(change == DeviceChange(device: rig.device, version: 2, changed: true))
+        #expect(try rig.changes().count == 1)
+    }
+
     @Test("every operation leaves one row in the audit log, also where nothing had to change")
     func auditRows() throws {
         let rig = try Rig()
