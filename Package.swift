@@ -83,7 +83,7 @@ let package = Package(
         .executableTarget(
             name: "heartline",
             dependencies: [
-                "Ingest", "Pipeline", "Processors", "Sinks", "EventLog", "HTTP",
+                "Ingest", "Pipeline", "Processors", "Sinks", "EventLog", "Kafka", "HTTP",
                 "Schemas", "Fleet", "Postgres", "Crypto", "TLS", "KeyValue", "JSON", "YAML",
                 "Curl", "System", "Bytes",
             ],
