@@ -128,13 +128,18 @@ let package = Package(
         tests(
             "Simulation",
             ["Pipeline", "Processors", "Sinks", "EventLog", "Schemas", "System", "Bytes"]),
-        tests("Contract", ["Schemas", "System", "Bytes"]),
+        tests(
+            "Contract",
+            [
+                "Ingest", "HTTP", "EventLog", "Sinks", "Schemas", "Postgres", "Crypto", "System",
+                "Bytes",
+            ]),
         tests(
             "EndToEnd",
             [
                 "Ingest", "Pipeline", "Processors", "Sinks", "EventLog", "Kafka", "HTTP", "Schemas",
                 "Fleet",
-                "Postgres", "JSON", "System", "Bytes",
+                "Postgres", "JSON", "Crypto", "System", "Bytes",
             ]),
     ],
     swiftLanguageModes: [.v6],

@@ -67,26 +67,16 @@ extension Registry {
         var ids: [DeviceID] { (device_ids ?? []).compactMap { DeviceID($0) } }
     }
 
-    /// Free addresses: those behind the highest in use, and only when they run out the gaps that
-    /// removed devices left.
+    /// Free addresses.
     private func allocate(_ count: Int, in pool: AddressPool) throws -> [UInt32] {
-        let highest = try connection.execute(
-            "SELECT host(internal_address) FROM heartline.devices "
-                + "ORDER BY internal_address DESC LIMIT 1")
+        let highest = try connection.execute(Self.highestAddress)
         let last = try highest.first.flatMap { AddressPool.parse(try $0.text(0)) }
-        if let addresses = pool.following(last, count: count) { return addresses }
-        let rows = try connection.execute("SELECT host(internal_address) FROM heartline.devices")
-        var used: Set<UInt32> = []
-        used.reserveCapacity(rows.count)
-        for row in rows {
-            if let address = AddressPool.parse(try row.text(0)) { used.insert(address) }
-        }
-        if let addresses = pool.gaps(in: used, count: count) { return addresses }
-        let free = max(0, pool.capacity - Int64(used.count))
+        let addresses = try freeAddresses(atMost: count, above: last, in: pool)
+        if addresses.count == count { return addresses }
         throw RegistryError(
-            "adding devices", .poolFull(free: free),
-            "\(count) addresses are needed and \(free) of \(AddressPool.text(pool.network))/"
-                + "\(pool.bits) are free; use a larger prefix")
+            "adding devices", .poolFull(free: Int64(addresses.count)),
+            "\(count) addresses are needed and \(addresses.count) of "
+                + "\(AddressPool.text(pool.network))/\(pool.bits) are free; use a larger prefix")
     }
 
     /// Sequences of the registry's outbox, in one piece; the network's lock keeps others out.
@@ -232,10 +222,7 @@ private struct NewDevice: Sendable {
 
     /// Appends the sealed secrets to `sealed`.
     init(box: SecretBox, sealed: inout ByteBuffer) throws(CryptoError) {
-        // A random UUID (RFC 4122, version 4).
-        device = DeviceID(
-            high: try Random.integer() & ~0xF000 | 0x4000,
-            low: try Random.integer() & ~(3 << 62) | (2 << 62))
+        device = try DeviceID.random()
         let pair = try X25519KeyPair.generate()
         let presharedKey = try Random.bytes(32)
         publicKey = Digest(bytes: pair.publicKey.span)

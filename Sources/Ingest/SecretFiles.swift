@@ -2,7 +2,7 @@ internal import Bytes
 internal import Crypto
 internal import Foundation
 
-/// The two secrets that a front-end needs.
+/// The two secrets of an installation.
 public struct ServerSecrets: Sendable, CustomStringConvertible {
     /// `SERVER_SALT` of the agent contract: UTF-8 bytes behind the hardware id in key derivation.
     public let salt: [UInt8]

@@ -64,7 +64,7 @@ enum Demo {
             partitions: arguments.optionalInteger("partitions").map { Int32($0) },
             retentionBytes: InstanceOptions.retentionBytes(arguments),
             frontEnd: {
-                var settings = try InstanceOptions.frontEnd(arguments, secretKey: $0.secretKey)
+                var settings = try InstanceOptions.frontEnd(arguments, secrets: $0)
                 settings.beaconMilliseconds = 500
                 return settings
             })

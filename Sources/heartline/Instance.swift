@@ -111,12 +111,11 @@ final class Instance {
 
     private func bringUp(_ progress: (String) -> Void) throws {
         try takeLock()
-        if settings.roles.contains(.ingest) {
-            secrets = try SecretFiles.load(
-                environment: ProcessInfo.processInfo.environment,
-                directory: settings.preparesAll ? settings.data : nil)
-            adminToken = try readAdminToken()
-        }
+        // Also where only pipelines run: one with another installation's secrets is on the wrong database.
+        secrets = try SecretFiles.load(
+            environment: ProcessInfo.processInfo.environment,
+            directory: settings.preparesAll ? settings.data : nil)
+        if settings.roles.contains(.ingest) { adminToken = try readAdminToken() }
         if let address = settings.database {
             databaseURL = address
         } else {

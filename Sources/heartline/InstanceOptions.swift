@@ -44,6 +44,9 @@ enum InstanceOptions {
         "admin-token-file", "FILE",
         "what operators show to /admin/v1, readable by its owner only; or HEARTLINE_ADMIN_TOKEN (default: up makes DIR/admin-token; other roles answer health only)"
     )
+    static let provisionLimit = Option.integer(
+        "provision-limit", 0...1_000_000, default: 60,
+        "provisionings at once, and again each minute, from one client address; 0: no limit")
     static let frontEndName = Option.text(
         "name", "NAME",
         "of this front-end, stable over restarts (default: host name and listening address)")
@@ -60,7 +63,7 @@ enum InstanceOptions {
 
     static let frontEnd = [
         listen, admin, adminToken, loops, durability, certificate, key, clientAuthority,
-        clientRequired, insecure, frontEndName,
+        clientRequired, insecure, frontEndName, provisionLimit,
     ]
     static let logging = [logLevel, logFormat]
 
@@ -83,7 +86,7 @@ enum InstanceOptions {
 
     /// The front-end as the options describe it.
     static func frontEnd(
-        _ arguments: Arguments, secretKey: [UInt8]
+        _ arguments: Arguments, secrets: ServerSecrets
     ) throws -> FrontEndSettings {
         let listen = try address("listen", arguments)
         let admin = try address("admin", arguments)
@@ -104,7 +107,12 @@ enum InstanceOptions {
             server: ServerConfiguration(
                 address: listen, loops: loops, limits: limits, tls: tls, name: "http"),
             admin: ServerConfiguration(address: admin, loops: 1, limits: limits, name: "admin"),
-            secretKey: secretKey)
+            secretKey: secrets.secretKey)
+        settings.salt = secrets.salt
+        let provisionings = arguments.integer("provision-limit")
+        settings.provisioning.limit?.burst = provisionings
+        settings.provisioning.limit?.perMinute = provisionings
+        if provisionings == 0 { settings.provisioning.limit = nil }
         if let name = arguments.optionalText("name") { settings.name = name }
         settings.durability = arguments.text("heartbeats") == "acked" ? .acked : .queued
         settings.flushMilliseconds = 2_000

@@ -34,7 +34,10 @@ enum Service {
         // Everything that can be wrong with the options is found before anything is started.
         if roles.contains(.ingest) {
             _ = try InstanceOptions.frontEnd(
-                arguments, secretKey: [UInt8](repeating: 0, count: 32))
+                arguments,
+                secrets: ServerSecrets(
+                    salt: [UInt8](repeating: 0, count: 16),
+                    secretKey: [UInt8](repeating: 0, count: 32)))
         }
         let pipelines = roles.contains(.process) ? try pipelineFiles(arguments) : []
         var settings = Instance.Settings(
@@ -44,7 +47,7 @@ enum Service {
             partitions: arguments.optionalInteger("partitions").map { Int32($0) },
             retentionBytes: InstanceOptions.retentionBytes(arguments),
             frontEnd: roles.contains(.ingest)
-                ? { try InstanceOptions.frontEnd(arguments, secretKey: $0.secretKey) } : nil,
+                ? { try InstanceOptions.frontEnd(arguments, secrets: $0) } : nil,
             preparesAll: preparesAll, network: arguments.optionalText("network"))
         settings.kafka = try LogAccess.kafkaSettings(arguments)
         settings.adminTokenFile = arguments.optionalText("admin-token-file")

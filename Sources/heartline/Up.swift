@@ -32,6 +32,7 @@ enum Up {
         return """
             heartline \(Version.current) is ready.
               heartbeats  POST \(file.listen)/api/v1/heartbeat
+              agents      POST \(file.listen)/api/v1/provision
               admin       \(file.admin)/readyz
               operators   \(file.admin)/admin/v1, with the token in \(instance.adminTokenFile ?? "")
               database    psql '\(file.database)'

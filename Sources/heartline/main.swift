@@ -1,4 +1,5 @@
 import Foundation
+import Ingest
 import Pipeline
 import System
 
@@ -72,6 +73,10 @@ func run(_ words: [String]) -> ExitCode {
     } catch let error as UsageError {
         Terminal.write(
             "heartline: \(error.message)\n\(pointer) tells what there is.\n", to: .errors)
+        return .usage
+    } catch let error as SecretError {
+        // The user's to set, as options are.
+        Terminal.write("heartline: \(error)\n", to: .errors)
         return .usage
     } catch {
         Terminal.write("heartline: \(error)\n", to: .errors)

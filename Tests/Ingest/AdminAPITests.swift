@@ -16,6 +16,7 @@ struct AdminRig {
     init(devices: Int = 1, database: TestDatabase? = nil) throws {
         rig = try Rig(database: database, devices: devices) {
             $0.adminToken = try? AdminToken(Self.token)
+            $0.salt = Array("a salt of a good length".utf8)
         }
         client = try Self.connect(rig)
     }

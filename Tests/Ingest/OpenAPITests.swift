@@ -84,7 +84,7 @@ import YAML
     func server() throws {
         let rig = try AdminRig()
         let operations = try Self.operations().keys
-        for path in Set(operations.map(\.path)) where path != "/api/v1/provision" {
+        for path in Set(operations.map(\.path)) {
             let given = operations.filter { $0.path == path }.map(\.method)
             let target = path.replacing("{id}", with: "\(rig.rig.devices[0])")
             let isPublic = path.hasPrefix("/api/")

@@ -117,3 +117,8 @@ COMMENT ON COLUMN heartline.audit_log.request_id IS 'The id of the request, wher
 COMMENT ON COLUMN heartline.audit_log.request_digest IS 'SHA-256 of what was asked for: the same id for something else is an error.';
 COMMENT ON COLUMN heartline.audit_log.details IS 'What was asked for.';
 COMMENT ON COLUMN heartline.audit_log.answer IS 'What it was answered.';
+
+-- Alerts of the whole fleet ----------------------------------------------------------------------
+
+CREATE INDEX alerts_of_fleet ON heartline.alerts (kind, episode) WHERE entity = 'fleet';
+COMMENT ON COLUMN heartline.alerts.kind IS 'offline, stale, down or flapping; for operators front-end-lost, ingest-silent and pool-exhausted.';
