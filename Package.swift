@@ -92,7 +92,7 @@ let package = Package(
             "TestSupport",
             [
                 "Pipeline", "Processors", "Sinks", "EventLog", "Kafka", "Schemas", "Postgres",
-                "System", "Bytes",
+                "Crypto", "System", "Bytes",
             ]),
 
         tests("Bytes", ["Bytes"]),
@@ -122,7 +122,7 @@ let package = Package(
             "Pipeline",
             [
                 "Pipeline", "Processors", "Sinks", "EventLog", "Schemas", "Postgres", "YAML",
-                "System", "Bytes",
+                "Crypto", "System", "Bytes",
             ]),
         tests("Fleet", ["Fleet", "Schemas", "Curl", "JSON", "System", "Bytes"]),
         tests(

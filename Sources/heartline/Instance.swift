@@ -367,14 +367,23 @@ final class Instance {
                     to: .errors)
                 continue
             }
-            if files[index].processor == file.processor {
-                Terminal.write("The pipeline \(file.name) has not changed.\n", to: .errors)
-            } else if case .tunnelHealth(let values) = file.processor {
-                pipeline.reconfigure(values)
-                files[index] = file
+            let waiting = file.waitingForStart(comparedTo: files[index])
+            if !waiting.isEmpty {
+                Terminal.write(
+                    "The pipeline \(file.name): \(waiting.joined(separator: ", ")) changed, which waits for the next start.\n",
+                    to: .errors)
+            }
+            // Another processor cannot take the place of the one that runs.
+            let isSame = files[index].processor.name == file.processor.name
+            if isSame, files[index].processor != file.processor {
+                pipeline.reconfigure(file.processor)
+                // What waits for the next start is told of again at the next reload.
+                files[index].processor = file.processor
                 Terminal.write(
                     "The pipeline \(file.name) goes on with settings \(file.settingsRevision).\n",
                     to: .errors)
+            } else if waiting.isEmpty {
+                Terminal.write("The pipeline \(file.name) has not changed.\n", to: .errors)
             }
         }
         for file in files where !newest.contains(where: { $0.name == file.name }) {

@@ -15,7 +15,7 @@ enum InstanceOptions {
         "admin", "where operators come to (default: nowhere)")
     static let pipelines = Option.path(
         "pipelines", "DIR", default: "pipelines",
-        "pipeline files; where the default is not there, tunnel health with its defaults")
+        "pipeline files; where the default is not there, every pipeline with its defaults")
     static let partitions = Option.integer(
         "partitions", 1...1_024,
         "of every topic, when it is first made (default: \(TopicPlan.embeddedDefault))")

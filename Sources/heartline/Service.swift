@@ -12,7 +12,7 @@ enum Service {
             guard !arguments.given.contains("pipelines") else {
                 throw Failure("reading pipelines: there is no folder \(folder)")
             }
-            return [.builtIn]
+            return PipelineFile.builtIn
         }
         let files = try PipelineFile.loadFolder(folder)
         if files.isEmpty {
