@@ -300,7 +300,13 @@ final class Instance {
                 if let prefix = settings.network { network.prefix = prefix }
                 try registry.prepareNetwork(network)
             } else {
-                try registry.checkKey()
+                do {
+                    try registry.checkKey()
+                } catch let error as RegistryError
+                    where error.kind == .noNetwork && !settings.roles.contains(.ingest)
+                {
+                    // Nothing is there that another key could have sealed, and pipelines need none of it.
+                }
             }
         }
         return plan
