@@ -113,8 +113,8 @@ let package = Package(
         tests(
             "Ingest",
             [
-                "Ingest", "HTTP", "EventLog", "Schemas", "Postgres", "JSON", "Crypto", "Pipeline",
-                "System", "Bytes",
+                "Ingest", "HTTP", "TLS", "EventLog", "Sinks", "Schemas", "Postgres", "JSON",
+                "Crypto", "YAML", "Pipeline", "System", "Bytes",
             ]),
         tests(
             "Sinks", ["Sinks", "Schemas", "Postgres", "EventLog", "Pipeline", "System", "Bytes"]),

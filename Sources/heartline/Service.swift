@@ -52,6 +52,7 @@ enum Service {
             preparesAll: preparesAll, network: arguments.optionalText("network"))
         settings.kafka = kafka
         if roles == .ingest { settings.spoolBytes = arguments.integer("spool-mib") << 20 }
+        settings.adminTokenFile = arguments.optionalText("admin-token-file")
         settings.isHeartbeatAcked = arguments.optionalText("heartbeats") == "acked"
         if !roles.contains(.ingest) {
             settings.admin = try InstanceOptions.workerAdmin(arguments)
@@ -69,6 +70,7 @@ enum Service {
             try instance.start { Terminal.write("\($0) ...\n", to: .errors) }
             defer { instance.stop() }
             func reload() {
+                instance.reloadCertificate()
                 guard instance.settings.roles.contains(.process) else { return }
                 instance.reload { try pipelineFiles(arguments) }
             }

@@ -10,6 +10,7 @@ CREATE TABLE heartline.registration_tokens (
     created_by text NOT NULL,
     expires_at timestamptz NOT NULL,
     used_at timestamptz,
+    revoked_at timestamptz,
     device_id uuid,
     note text NOT NULL DEFAULT ''
 );
@@ -21,6 +22,7 @@ COMMENT ON COLUMN heartline.registration_tokens.created_at IS 'When it was made.
 COMMENT ON COLUMN heartline.registration_tokens.created_by IS 'The operator who made it.';
 COMMENT ON COLUMN heartline.registration_tokens.expires_at IS 'From here on it is refused, used or not.';
 COMMENT ON COLUMN heartline.registration_tokens.used_at IS 'When a device was provisioned with it; null: not yet.';
+COMMENT ON COLUMN heartline.registration_tokens.revoked_at IS 'When an operator revoked it; from then on it has expired.';
 COMMENT ON COLUMN heartline.registration_tokens.device_id IS 'The device that was provisioned with it.';
 COMMENT ON COLUMN heartline.registration_tokens.note IS 'What the operator wrote beside it.';
 
