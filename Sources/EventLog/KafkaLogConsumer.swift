@@ -247,32 +247,38 @@ public final class KafkaLogConsumer: EventConsumer {
         _ body: (RecordPlace, Span<UInt8>, borrowing RecordValue) -> Void
     ) throws(EventLogError) -> Int {
         let partition = Int32(index)
-        guard var position = readings[index].position else { return 0 }
+        guard limit > 0, let start = readings[index].position else { return 0 }
+        var position = start
         var count = 0
-        defer { if readings[index].position != nil { readings[index].position = position } }
-        while count < limit {
-            guard let message = consumer.next(of: partition) else { break }
-            if let error = message.error {
-                guard error.kind == .offsetOutOfRange else {
-                    try report(error)
-                    continue
+        while true {
+            var told: KafkaError?
+            consumer.take(from: partition) { message in
+                if message.isError {
+                    told = message.error
+                    return false
                 }
-                readings[index].position = nil
-                throw outOfRange(.consuming, partition, position, try ask(partition))
+                let offset = message.offset
+                // Compaction leaves gaps; only a reading that was started anew goes back.
+                guard offset >= position else { return true }
+                let place = RecordPlace(
+                    partition: partition, offset: offset,
+                    timestamp: EventTime(milliseconds: message.timestamp))
+                message.withBytes { key, value, isTombstone in
+                    body(place, key, RecordValue(value, isTombstone: isTombstone))
+                }
+                position = offset + 1
+                count += 1
+                return count < limit
             }
-            let offset = message.offset
-            // Compaction leaves gaps; only a reading that was started anew goes back.
-            guard offset >= position else { continue }
-            let place = RecordPlace(
-                partition: partition, offset: offset,
-                timestamp: EventTime(milliseconds: message.timestamp))
-            message.withBytes { key, value, isTombstone in
-                body(place, key, RecordValue(value, isTombstone: isTombstone))
+            readings[index].position = position
+            guard let told else { return count }
+            guard told.kind == .offsetOutOfRange else {
+                try report(told)
+                continue
             }
-            position = offset + 1
-            count += 1
+            readings[index].position = nil
+            throw outOfRange(.consuming, partition, position, try ask(partition))
         }
-        return count
     }
 
     // MARK: - Offsets

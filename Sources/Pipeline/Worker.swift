@@ -81,6 +81,11 @@ public struct Worker<
             Consumer == EmbeddedConsumer, Producer == EmbeddedProducer, Store == PostgresSink,
             P == TunnelHealth
     )
+    @specialized(
+        where
+            Consumer == KafkaLogConsumer, Producer == KafkaLogProducer, Store == PostgresSink,
+            P == TunnelHealth
+    )
     public mutating func step(now: Int64) -> Int64 {
         self.now = max(now, self.now)
         takeAssignmentChanges()
@@ -259,19 +264,13 @@ public struct Worker<
     /// Begins a round of commits when one is due and none is under way: while the database is busy the
     /// next batch grows to what it can take.
     private mutating func beginCommits() {
+        if isCommitting { return }
         var changed = 0
-        for index in partitions.indices {
-            // One that waits for its next try must not hold up the others.
-            if let call = partitions[index].call, call.kind != .claim, call.failures == 0 { return }
-            changed += partitions[index].changedRows
-        }
+        for index in partitions.indices { changed += partitions[index].changedRows }
         let isRoundDue =
             changed >= settings.commitRows || now - lastCommitRound >= settings.commitInterval
         for index in partitions.indices where partitions[index].call == nil {
-            guard partitions[index].isDirty,
-                partitions[index].isRevoked
-                    || partitions[index].outbox.count < settings.outboxEntries
-            else { continue }
+            guard partitions[index].isDirty, mayCommit(index) else { continue }
             let isDue =
                 partitions[index].isRevoked
                 || (partitions[index].changedRows > 0
@@ -283,6 +282,21 @@ public struct Worker<
             // At once: the database stores this one while the next is made ready.
             sendCalls()
         }
+    }
+
+    /// Whether a commit is under way. One that waits for its next try must not hold up the others.
+    private var isCommitting: Bool {
+        for index in partitions.indices {
+            if let call = partitions[index].call, call.kind != .claim, call.failures == 0 {
+                return true
+            }
+        }
+        return false
+    }
+
+    /// Whether there is room for the events of another commit.
+    private func mayCommit(_ index: Int) -> Bool {
+        partitions[index].isRevoked || partitions[index].outbox.count < settings.outboxEntries
     }
 
     /// Hands the requests to the store whose time has come.
@@ -403,10 +417,12 @@ public struct Worker<
         if logNotBefore > now { time = min(time, logNotBefore) }
         if let watchTime = watch.wakeTime { time = min(time, watchTime) }
         if let watchTime = watchOutbox.wakeTime { time = min(time, watchTime) }
+        // The end of a commit, and room for events, are announced by the waker.
+        let isCommitting = isCommitting
         for index in partitions.indices {
             if let call = partitions[index].call {
                 if call.ticket == nil { time = min(time, call.notBefore) }
-            } else if partitions[index].isDirty {
+            } else if !isCommitting, partitions[index].isDirty, mayCommit(index) {
                 let due =
                     partitions[index].changedRows > 0
                     ? lastCommitRound + settings.commitInterval

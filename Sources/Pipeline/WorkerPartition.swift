@@ -124,15 +124,19 @@ struct WorkerPartition<P: Processor>: Sendable {
     /// The sequence as of the last commit, for `endRestoring`.
     var storedSequence: Int64 = 0
 
+    // Inlined: a getter that is called would be handed a copy of the whole partition.
+
     /// Rows and events that wait for a commit, and those of the commit that is under way.
-    var waitingRows: Int { changedRows + (call == nil ? 0 : commit.rowCount + commit.outbox.count) }
+    @inline(__always) var waitingRows: Int {
+        changedRows + (call == nil ? 0 : commit.rowCount + commit.outbox.count)
+    }
 
     /// Rows and events that the next commit would take.
-    var changedRows: Int {
+    @inline(__always) var changedRows: Int {
         phase == .running ? processor.pendingRows + effects.count : 0
     }
 
-    var waitingBytes: Int {
+    @inline(__always) var waitingBytes: Int {
         var bytes = effects.outbox.bytes.count
         for buffer in effects.rows { bytes += buffer.bytes.count }
         if call != nil { for buffer in commit.rows { bytes += buffer.bytes.count } }
@@ -140,7 +144,7 @@ struct WorkerPartition<P: Processor>: Sendable {
     }
 
     /// Whether there is anything that a commit would store. While restoring nothing has changed.
-    var isDirty: Bool { phase == .running && position > committedOffset }
+    @inline(__always) var isDirty: Bool { phase == .running && position > committedOffset }
 
     /// Forgets everything of the partition but that it is assigned, and claims it at `time`.
     mutating func restart(at time: Int64, settings: ProcessorSettings<P.Settings>) {

@@ -1,4 +1,6 @@
+import EventLog
 import Foundation
+import System
 
 /// `heartline bench`: measurements, each printed beside its yardstick. `make bench` runs it.
 enum Bench {
@@ -6,17 +8,26 @@ enum Bench {
         name: "bench", summary: "measure this build on this machine",
         details: """
             Without a name all measurements are made; with names only those: processor, worker,
-            changes, restart. Times are CPU time of this process where nothing else is said
+            changes, restart, kafka. Without --brokers kafka is measured on librdkafka's mock cluster,
+            in a process of its own. Times are CPU time of this process where nothing else is said
             (PostgreSQL is another process). The machine should be idle.
             """,
         operands: Operands(
             placeholder: "[NAME…]", count: 0...16, help: "measurements to make"),
         options: [
             .integer(
-                "devices", 1_000...10_000_000, default: 1_000_000, "devices of the largest runs")
-        ]
+                "devices", 1_000...10_000_000, default: 1_000_000, "devices of the largest runs"),
+            .integer(
+                "kafka-devices", 1_000...10_000_000, default: 100_000,
+                "devices of the runs on Kafka"),
+        ] + LogAccess.options
     ) { arguments in
-        let all = ["processor", "worker", "changes", "restart"]
+        if arguments.operands == [feeder] {
+            try BenchCluster.feed(arguments)
+            return .done
+        }
+        Log.configure(minimum: .warning, format: .text)
+        let all = ["processor", "worker", "changes", "restart", "kafka"]
         let names = arguments.operands.isEmpty ? all : arguments.operands
         let devices = arguments.integer("devices")
         for name in names where !all.contains(name) {
@@ -29,15 +40,21 @@ enum Bench {
             }
             try worker(devices, names)
         }
+        if names.contains("kafka") { try BenchKafka.run(arguments) }
         return .done
     }
+
+    /// Not for people: the process that `BenchCluster` starts.
+    static let feeder = "feeder"
 
     private static func worker(_ devices: Int, _ names: [String]) throws {
         print("One worker, embedded log to committed rows: \(devices) devices")
         let before = anonymousBytes()
-        let bench = try BenchWorker(devices: devices)
+        let bench = try BenchWorker(devices: devices, close: { $0.close() }) {
+            try EmbeddedLog(directory: "\($0)/log")
+        }
         defer { bench.remove() }
-        try bench.append(changing: 0)
+        try bench.feed.append(changing: 0)
         var memory = 0
         let first = try bench.catchUp { memory = $0 - before }
         print(
@@ -45,7 +62,7 @@ enum Bench {
         )
         print("  memory: \(memory / devices) bytes a device, everything counted")
         if names.contains("worker") {
-            for _ in 0..<4 { try bench.append(changing: 10) }
+            for _ in 0..<4 { try bench.feed.append(changing: 10) }
             let drained = try bench.drain()
             let spent = try bench.catchUp()
             print(
@@ -58,10 +75,10 @@ enum Bench {
         }
         if names.contains("changes") {
             // In every other round they say so: one round before that, to be even.
-            try bench.append(changing: 0)
-            if bench.isNextRoundCalm { try bench.append(changing: 0) }
+            try bench.feed.append(changing: 0)
+            if bench.feed.isNextRoundCalm { try bench.feed.append(changing: 0) }
             _ = try bench.catchUp()
-            try bench.append(changing: 1_000)
+            try bench.feed.append(changing: 1_000)
             try bench.vacuum("device_status")
             let spent = try bench.catchUp()
             let rate = Double(spent.rows) / spent.wall

@@ -8,47 +8,51 @@ import Schemas
 import Sinks
 import System
 
-/// Measures one worker on the real thing: the embedded log in, PostgreSQL out.
-final class BenchWorker {
+/// What a run of a worker cost.
+struct BenchSpent {
+    var cpu: Double
+    var wall: Double
+    var records: Int64
+    var rows: Int64
+    var perCPUSecond: Double { Double(records) / max(cpu, 1e-9) }
+    var perSecond: Double { Double(records) / max(wall, 1e-9) }
+}
+
+/// Measures workers on the real thing: a log in, PostgreSQL out.
+final class BenchWorker<LogType: EventLog> where LogType.Consumer: SendableMetatype {
     typealias BenchedWorker = Worker<
-        EmbeddedLog.Consumer, EmbeddedLog.Producer, PostgresSink, TunnelHealth
+        LogType.Consumer, LogType.Producer, PostgresSink, TunnelHealth
     >
 
-    struct Spent {
-        var cpu: Double
-        var wall: Double
-        var records: Int64
-        var rows: Int64
-        var perCPUSecond: Double { Double(records) / max(cpu, 1e-9) }
-    }
-
-    static let partitions: Int32 = 4
+    let partitions: Int32 = 4
 
     let devices: Int
-    let log: EmbeddedLog
-    let producer: EmbeddedLog.Producer
+    let log: LogType
+    let producer: LogType.Producer
     let database: PrivateDatabase
     let connection: PostgresConnection
     private let directory: String
-    private var round = 0
+    private let closeLog: (LogType) -> Void
+    let feed: BenchFeed
 
-    /// Whether nobody says "recovering" in the next round.
-    var isNextRoundCalm: Bool { round % 2 == 0 }
-
-    init(devices: Int) throws {
+    /// - Parameter makeLog: given a folder of its own.
+    init(
+        devices: Int, close: @escaping (LogType) -> Void, _ makeLog: (String) throws -> LogType
+    ) throws {
         self.devices = devices
+        closeLog = close
         directory =
             FileManager.default.temporaryDirectory
             .appendingPathComponent("heartline-bench-\(UUID().uuidString.prefix(8))").path
         try FileManager.default.createDirectory(
             atPath: directory, withIntermediateDirectories: true,
             attributes: [.posixPermissions: 0o711])
-        log = try EmbeddedLog(directory: "\(directory)/log")
+        log = try makeLog(directory)
+        let count = partitions
         try log.createTopics(
-            [.heartbeats, .alerts, .deadLetters].map {
-                TopicSettings($0, partitions: Self.partitions)
-            })
+            [.heartbeats, .alerts, .deadLetters].map { TopicSettings($0, partitions: count) })
         producer = try log.makeProducer(ProducerSettings())
+        feed = BenchFeed(producer, devices: devices, partitions: count)
         database = try PrivateDatabase.start(directory: "\(directory)/postgres")
         connection = try PostgresConnection(database.url)
         try Migrator.migrate(connection, try Migrations.load())
@@ -56,151 +60,201 @@ final class BenchWorker {
 
     func remove() {
         producer.close()
-        log.close()
+        closeLog(log)
         connection.close()
         database.stop()
         try? FileManager.default.removeItem(atPath: directory)
-    }
-
-    // MARK: - Records
-
-    /// Appends a heartbeat of every device, 30 s after the round before, with beacons every 5 s.
-    /// - Parameter changing: devices of 1,000 whose state changes with this record.
-    func append(changing: Int) throws {
-        var value = ByteBuffer()
-        var key = ByteBuffer()
-        var batch = RecordBatch(.heartbeats)
-        var lastBeacon: Int64 = -1
-        for device in 0..<devices {
-            let at = Int64(round) * 30_000 + Int64(device) * 30_000 / Int64(devices)
-            let time = EventTime(milliseconds: BenchRecords.start + at)
-            if at / 5_000 != lastBeacon {
-                lastBeacon = at / 5_000
-                value.removeAll()
-                value.append(
-                    Beacon(
-                        frontEnd: InlineText("bench"),
-                        origin: EventOrigin(boot: 1, counter: UInt64(at)),
-                        monotonicMilliseconds: at + 1))
-                for partition in 0..<Self.partitions {
-                    batch.append(
-                        partition: partition, timestamp: time, key: key.span, value: value.span)
-                }
-            }
-            let heartbeat = BenchRecords.heartbeat(
-                device: device, round: round, changing: changing, time)
-            key.removeAll()
-            key.append(heartbeat.device)
-            value.removeAll()
-            value.append(heartbeat)
-            batch.append(
-                partition: Partitioner.partition(of: key.span, count: Self.partitions),
-                timestamp: time, key: key.span, value: value.span)
-            if batch.count >= 2_000 || device == devices - 1 {
-                while true {
-                    let outcome = producer.send(batch, receipt: nil)
-                    if case .accepted = outcome { break }
-                    guard case .queueFull = outcome else {
-                        throw Failure("filling the log: the producer is closed")
-                    }
-                    usleep(1_000)
-                }
-                batch = RecordBatch(.heartbeats)
-            }
-        }
-        guard producer.flush(milliseconds: 120_000) else {
-            throw Failure("filling the log: it does not store what was sent")
-        }
-        round += 1
     }
 
     // MARK: - The worker
 
     /// Runs a new worker until everything in the log is committed.
     /// - Parameter grown: told the worker's memory just before it goes.
-    func catchUp(_ grown: (Int) -> Void = { _ in }) throws -> Spent {
-        let waker = Waker()
-        let sink = PostgresSink(
-            PostgresSink.Settings(
-                address: database.url, pipeline: "tunnel-health", source: .heartbeats,
-                tables: TunnelHealth.tables, owner: "bench"), waker: waker)
-        var settings = WorkerSettings(
-            pipeline: "tunnel-health",
-            outputPartitions: [.alerts: Self.partitions, .deadLetters: Self.partitions])
-        settings.ingestSilentAfter = nil
+    func catchUp(_ grown: (Int) -> Void = { _ in }) throws -> BenchSpent {
         let cpu = SystemClock.processCPUNanoseconds()
         let wall = SystemClock.monotonicNanoseconds()
-        var worker = BenchedWorker(
-            consumer: try log.makeConsumer(of: .heartbeats, group: "bench", waker: waker),
-            producer: producer, store: sink, settings: settings,
-            processor: ProcessorSettings(TunnelHealthSettings()), waker: waker,
-            now: SystemClock.monotonicMilliseconds())
+        let running = try Running(self)
+        defer { running.stop() }
+        var spent = try running.untilCommitted()
+        spent.cpu = Double(SystemClock.processCPUNanoseconds() - cpu) / 1e9
+        spent.wall = Double(SystemClock.monotonicNanoseconds() - wall) / 1e9
+        grown(Bench.anonymousBytes())
+        return spent
+    }
+
+    /// One worker and its sink, driven by the thread that made it.
+    final class Running {
+        private let bench: BenchWorker
+        private let waker = Waker()
+        private let sink: PostgresSink
+        private var worker: BenchedWorker
+
+        init(_ bench: BenchWorker) throws {
+            self.bench = bench
+            sink = bench.makeSink(waker)
+            worker = BenchedWorker(
+                consumer: try bench.log.makeConsumer(
+                    of: .heartbeats, group: "bench", waker: waker),
+                producer: bench.producer, store: sink, settings: bench.workerSettings,
+                processor: ProcessorSettings(TunnelHealthSettings()), waker: waker,
+                now: SystemClock.monotonicMilliseconds())
+        }
+
+        /// Goes on until everything that the log has now is committed.
+        /// - Returns: what that cost; CPU time is that of the whole process.
+        func untilCommitted() throws -> BenchSpent {
+            let before = worker.board.current
+            let cpu = SystemClock.processCPUNanoseconds()
+            let wall = SystemClock.monotonicNanoseconds()
+            let ends = try bench.ends()
+            while true {
+                let wake = worker.step(now: SystemClock.monotonicMilliseconds())
+                let status = worker.board.current
+                // A database that is slow is what some of this measures; anything else ends it.
+                if let fault = status.logFault
+                    ?? status.partitions.lazy.compactMap(\.fault).first,
+                    !fault.contains("has not answered")
+                {
+                    throw Failure("the worker: \(fault)")
+                }
+                let isDone =
+                    status.partitions.count == ends.count
+                    && status.partitions.allSatisfy {
+                        $0.committedOffset >= ends[$0.partition] ?? .max
+                    }
+                if isDone { break }
+                let wait = wake - SystemClock.monotonicMilliseconds()
+                if wait > 0 { waker.wait(milliseconds: min(wait, 100)) }
+            }
+            let after = worker.board.current
+            return BenchSpent(
+                cpu: Double(SystemClock.processCPUNanoseconds() - cpu) / 1e9,
+                wall: Double(SystemClock.monotonicNanoseconds() - wall) / 1e9,
+                records: after.records - before.records, rows: after.rows - before.rows)
+        }
+
+        func stop() {
+            let deadline = SystemClock.monotonicMilliseconds() + 30_000
+            worker.stop()
+            while !worker.isStopped, SystemClock.monotonicMilliseconds() < deadline {
+                _ = worker.step(now: SystemClock.monotonicMilliseconds())
+                waker.wait(milliseconds: 20)
+            }
+            sink.close()
+        }
+    }
+
+    private func makeSink(
+        _ waker: Waker, _ pipeline: String = "tunnel-health"
+    ) -> PostgresSink {
+        PostgresSink(
+            PostgresSink.Settings(
+                address: database.url, pipeline: pipeline, source: .heartbeats,
+                tables: TunnelHealth.tables, owner: "bench"), waker: waker)
+    }
+
+    private var workerSettings: WorkerSettings {
+        var settings = WorkerSettings(
+            pipeline: "tunnel-health",
+            outputPartitions: [.alerts: partitions, .deadLetters: partitions])
+        settings.ingestSilentAfter = nil
+        return settings
+    }
+
+    /// What the next record of each partition will get.
+    private func ends() throws -> [Int32: Int64] {
         var ends: [Int32: Int64] = [:]
-        for partition in 0..<Self.partitions {
+        for partition in 0..<partitions {
             ends[partition] = try log.offsets(of: TopicPartition(.heartbeats, partition)).next
         }
-        while true {
-            let wake = worker.step(now: SystemClock.monotonicMilliseconds())
-            let status = worker.board.current
-            // A database that is slow is what some of this measures; anything else ends it.
-            if let fault = status.logFault ?? status.partitions.lazy.compactMap(\.fault).first,
-                !fault.contains("has not answered")
-            {
-                throw Failure("the worker: \(fault)")
+        return ends
+    }
+
+    /// Runs several workers of one group until everything in the log is committed, each on a thread of
+    /// its own. The time is from the first commit to the last: joining a group is no work.
+    ///
+    /// - Parameter pipeline: a new one begins where the log begins.
+    func catchUp(workers: Int, pipeline: String) throws -> BenchSpent {
+        let ends = try ends()
+        var start: [Int32: Int64] = [:]
+        for partition in 0..<partitions {
+            start[partition] =
+                try log.offsets(of: TopicPartition(.heartbeats, partition)).earliest
+        }
+        var settings = workerSettings
+        settings.pipeline = pipeline
+        let cpu = SystemClock.processCPUNanoseconds()
+        let log = log
+        let running = (0..<workers).map { _ in
+            let waker = Waker()
+            let sink = makeSink(waker, pipeline)
+            let thread = WorkerThread.start(
+                TunnelHealth.self, settings: settings,
+                processor: ProcessorSettings(TunnelHealthSettings()), producer: producer,
+                store: sink, waker: waker
+            ) { () throws(EventLogError) in
+                try log.makeConsumer(of: .heartbeats, group: pipeline, waker: waker)
+            } failed: { error in
+                Terminal.write("\(error)\n", to: .errors)
             }
-            let isDone =
-                status.partitions.count == ends.count
-                && status.partitions.allSatisfy { $0.committedOffset >= ends[$0.partition] ?? .max }
-            if isDone { break }
-            let wait = wake - SystemClock.monotonicMilliseconds()
-            if wait > 0 { waker.wait(milliseconds: min(wait, 100)) }
+            return (thread: thread, sink: sink)
         }
-        let spent = Spent(
-            cpu: Double(SystemClock.processCPUNanoseconds() - cpu) / 1e9,
-            wall: Double(SystemClock.monotonicNanoseconds() - wall) / 1e9,
-            records: worker.board.current.records, rows: worker.board.current.rows)
-        grown(Bench.anonymousBytes())
-        let deadline = SystemClock.monotonicMilliseconds() + 30_000
-        worker.stop()
-        while !worker.isStopped, SystemClock.monotonicMilliseconds() < deadline {
-            _ = worker.step(now: SystemClock.monotonicMilliseconds())
-            waker.wait(milliseconds: 20)
+        defer {
+            for (thread, sink) in running {
+                thread.stop(milliseconds: 30_000)
+                sink.close()
+            }
         }
-        sink.close()
-        return spent
+        var began: UInt64?
+        let deadline = SystemClock.monotonicMilliseconds() + 300_000
+        while true {
+            var committed = start
+            for (thread, _) in running {
+                let status = thread.board.current
+                if let fault = status.partitions.lazy.compactMap(\.fault).first {
+                    throw Failure("the worker: \(fault)")
+                }
+                for partition in status.partitions {
+                    committed[partition.partition] = max(
+                        committed[partition.partition] ?? 0, partition.committedOffset)
+                }
+            }
+            let now = SystemClock.monotonicNanoseconds()
+            if began == nil, committed != start { began = now }
+            if ends.allSatisfy({ committed[$0.key] ?? 0 >= $0.value }), let began {
+                let statuses = running.map { $0.thread.board.current }
+                return BenchSpent(
+                    cpu: Double(SystemClock.processCPUNanoseconds() - cpu) / 1e9,
+                    wall: Double(now - began) / 1e9,
+                    records: ends.reduce(0) { $0 + $1.value - (start[$1.key] ?? 0) },
+                    rows: statuses.reduce(0) { $0 + $1.rows })
+            }
+            guard SystemClock.monotonicMilliseconds() < deadline else {
+                throw Failure("measuring \(workers) workers: they do not come to an end")
+            }
+            usleep(2_000)
+        }
+    }
+
+    /// The next offset of each partition that is not in the tables yet.
+    func storedOffsets() throws -> [Int32: Int64] {
+        var offsets: [Int32: Int64] = [:]
+        for row in try connection.execute(
+            """
+            SELECT partition, next_offset FROM heartline.stream_partitions
+             WHERE pipeline = 'tunnel-health'
+            """)
+        { offsets[try row.int4(0)] = try row.int8(1) }
+        return offsets
     }
 
     /// Time until a new worker has restored everything and committed again, in seconds.
     func restart() throws -> Double {
-        try appendBeacons()
+        try feed.appendBeacons()
         return try catchUp().wall
     }
 
-    private func appendBeacons() throws {
-        var value = ByteBuffer()
-        var batch = RecordBatch(.heartbeats)
-        let at = Int64(round) * 30_000
-        value.append(
-            Beacon(
-                frontEnd: InlineText("bench"), origin: EventOrigin(boot: 1, counter: UInt64(at)),
-                monotonicMilliseconds: at + 1))
-        for partition in 0..<Self.partitions {
-            batch.append(
-                partition: partition, timestamp: EventTime(milliseconds: BenchRecords.start + at),
-                key: ByteBuffer().span, value: value.span)
-        }
-        _ = producer.send(batch, receipt: nil)
-        guard producer.flush(milliseconds: 10_000) else { throw Failure("writing a beacon") }
-    }
-
     // MARK: - Yardsticks
-
-    /// Records a CPU-second of reading the topic without looking at it.
-    func drain() throws -> Double {
-        let cpu = SystemClock.processCPUNanoseconds()
-        let count = try log.drain(.heartbeats)
-        return Double(count.records) / (Double(SystemClock.processCPUNanoseconds() - cpu) / 1e9)
-    }
 
     /// Seconds of a plain `COPY … TO` of the device table.
     func copyOut() throws -> Double {
@@ -280,5 +334,14 @@ final class BenchWorker {
             }
         }
         return Double(rows) / (Double(spent) / 1e9)
+    }
+}
+
+extension BenchWorker where LogType == EmbeddedLog {
+    /// Records a CPU-second of reading the topic without looking at it.
+    func drain() throws -> Double {
+        let cpu = SystemClock.processCPUNanoseconds()
+        let count = try log.drain(.heartbeats)
+        return Double(count.records) / (Double(SystemClock.processCPUNanoseconds() - cpu) / 1e9)
     }
 }

@@ -83,7 +83,16 @@ final class KafkaContext: Sendable {
         self.context = context
     }
 
-    deinit { unsafe rd_kafka_destroy(handle) }
+    private let isAbandoned = Atomic(false)
+
+    deinit {
+        guard isAbandoned.load(ordering: .relaxed) else { return unsafe rd_kafka_destroy(handle) }
+        // librdkafka may still call with it.
+        unsafe _ = Unmanaged.passRetained(context)
+    }
+
+    /// The end of its life leaves the handle as it is.
+    func abandon() { isAbandoned.store(true, ordering: .relaxed) }
 
     /// The error that made the client useless, if one did.
     var fatalFailure: KafkaError? {

@@ -21,6 +21,8 @@ struct KafkaAssignment {
     /// Released, while others that were revoked with them are not.
     var released: Set<Int32> = []
     var isClosing = false
+    /// The group has answered with an assignment once, be it empty.
+    var wasAssigned = false
 }
 
 /// A message, lent by a consumer. Nothing of it can outlive it.
@@ -37,6 +39,9 @@ struct KafkaAssignment {
     /// Milliseconds since 1970; -1 if the record has none.
     public var timestamp: Int64 { unsafe rd_kafka_message_timestamp(pointer, nil) }
 
+    /// Whether it is no record but an error.
+    public var isError: Bool { unsafe pointer.pointee.err != RD_KAFKA_RESP_ERR_NO_ERROR }
+
     /// What librdkafka says instead of a record.
     public var error: KafkaError? {
         let code = unsafe pointer.pointee.err
@@ -46,13 +51,14 @@ struct KafkaAssignment {
     }
 
     /// Lends key and value; both are empty where there is none.
-    public func withBytes<Result>(
-        _ body: (_ key: Span<UInt8>, _ value: Span<UInt8>, _ isTombstone: Bool) -> Result
-    ) -> Result {
+    // Not generic: callers are in other modules, where a generic one would not be specialized.
+    public func withBytes(
+        _ body: (_ key: Span<UInt8>, _ value: Span<UInt8>, _ isTombstone: Bool) -> Void
+    ) {
         let message = unsafe pointer.pointee
         let key = unsafe UnsafeRawBufferPointer(start: message.key, count: message.key_len)
         let value = unsafe UnsafeRawBufferPointer(start: message.payload, count: message.len)
-        return unsafe body(
+        unsafe body(
             key.assumingMemoryBound(to: UInt8.self).span,
             value.assumingMemoryBound(to: UInt8.self).span, message.payload == nil)
     }
@@ -106,6 +112,11 @@ struct KafkaAssignment {
         unsafe wake(group, false)
         unsafe rd_kafka_queue_destroy(group)
         unsafe _ = rd_kafka_consumer_close(client.handle)
+        // Before 2.3.0 librdkafka aborts the process when a member that waits for its first
+        // assignment is destroyed (its issue 4312). Such a one has left the group by now, and is
+        // left to the end of the process.
+        let wasAssigned = client.context.assignment.withLock { $0.wasAssigned }
+        if !wasAssigned, rd_kafka_version() < 0x0203_0000 { client.abandon() }
     }
 
     private func wake(_ queue: OpaquePointer, _ isOn: Bool) {
@@ -215,12 +226,14 @@ struct KafkaAssignment {
 
     // MARK: - Records
 
-    /// The next record of a partition that is there now; `nil` if there is none.
-    public func next(of partition: Int32) -> KafkaMessage? {
-        guard let queue = unsafe queues[partition],
-            let pointer = unsafe rd_kafka_consume_queue(queue, 0)
-        else { return nil }
-        return unsafe KafkaMessage(owning: pointer)
+    /// Lends the records of a partition that are there now, until there are none or `body` says that it
+    /// wants no more.
+    public func take(from partition: Int32, _ body: (borrowing KafkaMessage) -> Bool) {
+        guard let queue = unsafe queues[partition] else { return }
+        while let pointer = unsafe rd_kafka_consume_queue(queue, 0) {
+            let message = unsafe KafkaMessage(owning: pointer)
+            if !body(message) { return }
+        }
     }
 
     /// Whether something of a partition waits to be handed out.
@@ -302,6 +315,7 @@ func kafkaRebalanceCallback(
     }
     switch code {
     case RD_KAFKA_RESP_ERR__ASSIGN_PARTITIONS:
+        context.assignment.withLock { $0.wasAssigned = true }
         let none = unsafe makeList(topic, [])
         unsafe report(rd_kafka_incremental_assign(client, none), context)
         unsafe rd_kafka_topic_partition_list_destroy(none)
