@@ -35,6 +35,8 @@ final class Instance {
         /// a larger installation leave to an operator.
         var preparesAll = true
         var network: String?
+        /// Somebody asked for this `network`: another one that is stored already is an error.
+        var isNetworkGiven = false
         /// `nil`: the embedded log under `data`.
         var kafka: KafkaLogSettings?
         /// Heartbeats are answered only when they are stored.
@@ -54,6 +56,8 @@ final class Instance {
     private(set) var secrets: ServerSecrets?
     private(set) var frontEnd: (any RunningFrontEnd)?
     private(set) var pipelines: [RunningPipeline] = []
+    /// The database may hold what our secrets have sealed.
+    private(set) var mayHaveStoredNetwork = false
     private var isSecure = false
     private var files: [PipelineFile]
     private var privateDatabase: PrivateDatabase?
@@ -94,6 +98,7 @@ final class Instance {
         secrets = try SecretFiles.load(
             environment: ProcessInfo.processInfo.environment,
             directory: settings.preparesAll ? settings.data : nil)
+        try InstanceChecks.addresses(settings, secrets)
         if let address = settings.database {
             databaseURL = address
         } else {
@@ -263,7 +268,9 @@ final class Instance {
             if settings.preparesAll {
                 var network = NetworkSettings()
                 if let prefix = settings.network { network.prefix = prefix }
+                mayHaveStoredNetwork = true
                 try registry.prepareNetwork(network)
+                if settings.isNetworkGiven { try registry.checkPrefix(network.prefix) }
             } else {
                 try registry.checkKey()
             }
