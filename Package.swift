@@ -85,7 +85,7 @@ let package = Package(
         .executableTarget(
             name: "heartline",
             dependencies: [
-                "Ingest", "Pipeline", "Processors", "Sinks", "EventLog", "HTTP",
+                "Ingest", "Pipeline", "Processors", "Sinks", "EventLog", "Kafka", "HTTP",
                 "Schemas", "Fleet", "Postgres", "Crypto", "TLS", "KeyValue", "JSON", "YAML",
                 "Curl", "System", "Bytes",
             ],
@@ -94,7 +94,7 @@ let package = Package(
             "TestSupport",
             [
                 "Pipeline", "Processors", "Sinks", "EventLog", "Kafka", "Schemas", "Postgres",
-                "System", "Bytes",
+                "Crypto", "System", "Bytes",
             ]),
 
         tests("Bytes", ["Bytes"]),
@@ -115,8 +115,8 @@ let package = Package(
         tests(
             "Ingest",
             [
-                "Ingest", "HTTP", "EventLog", "Schemas", "Postgres", "JSON", "Crypto", "Pipeline",
-                "System", "Bytes",
+                "Ingest", "HTTP", "TLS", "EventLog", "Sinks", "Schemas", "Postgres", "JSON",
+                "Crypto", "YAML", "Pipeline", "System", "Bytes",
             ]),
         tests(
             "Sinks", ["Sinks", "Schemas", "Postgres", "EventLog", "Pipeline", "System", "Bytes"]),
@@ -124,7 +124,7 @@ let package = Package(
             "Pipeline",
             [
                 "Pipeline", "Processors", "Sinks", "EventLog", "Schemas", "Postgres", "YAML",
-                "System", "Bytes",
+                "Crypto", "System", "Bytes",
             ]),
         tests("Fleet", ["Fleet", "Schemas", "Curl", "Crypto", "JSON", "System", "Bytes"]),
         tests(

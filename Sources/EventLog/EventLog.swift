@@ -103,10 +103,13 @@ public struct RecordBatch: Sendable {
     }
 
     /// Appends a tombstone: the key has no value any more.
-    public mutating func append(tombstone key: Span<UInt8>, partition: Int32, timestamp: EventTime)
-    {
-        appendHead(partition, timestamp, key.count, -1, 0)
+    public mutating func append(
+        tombstone key: Span<UInt8>, partition: Int32, timestamp: EventTime,
+        headers: RecordHeaders = RecordHeaders()
+    ) {
+        appendHead(partition, timestamp, key.count, -1, headers.bytes.count)
         bytes.append(key)
+        if !headers.bytes.isEmpty { bytes.append(headers.bytes) }
         count += 1
     }
 

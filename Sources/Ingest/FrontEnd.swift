@@ -25,7 +25,7 @@ public final class FrontEnd<LogType: EventLog>: Sendable {
     private let bell: BellTail<LogType>
     private let beacons: BeaconWriter
     private let server: Server
-    private let admin: Server?
+    private let admin: AdminListener?
     private let isStopped = Atomic(false)
 
     /// Binds the listeners; nothing is answered before `start`.
@@ -95,7 +95,12 @@ public final class FrontEnd<LogType: EventLog>: Sendable {
                 } ?? [])
         }
         admin = try settings.admin.map { configuration in
-            try Server(configuration: configuration) { _ in AdminAPI(readiness) }
+            try AdminListener(
+                configuration, readiness: readiness,
+                administration: settings.adminToken.map {
+                    AdministrationSettings(
+                        databaseURL: databaseURL, secretKey: settings.secretKey, token: $0)
+                })
         }
     }
 

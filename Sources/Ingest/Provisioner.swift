@@ -93,8 +93,12 @@ final class Provisioner: Sendable {
         options.connectTimeout = .seconds(3)
         options.statementTimeout = .milliseconds(statementMilliseconds)
         options.responseTimeout = .milliseconds(statementMilliseconds + 1_000)
-        let registry = try Registry(
-            try PostgresConnection(databaseURL, options: options), secretKey: secretKey)
+        let connection = try PostgresConnection(databaseURL, options: options)
+        // Plans are kept: one that was made while the tables were small would read all of them when they
+        // are large. All that is done here is by index.
+        try connection.run(
+            "SET enable_seqscan = off; SET enable_hashjoin = off; SET enable_mergejoin = off")
+        let registry = try Registry(connection, secretKey: secretKey)
         try registry.checkKey()
         return registry
     }

@@ -35,7 +35,8 @@ enum Bench {
         }
         Log.configure(minimum: .warning, format: .text)
         let all = [
-            "processor", "worker", "changes", "restart", "provision", "coldstart", "kafka",
+            "processor", "worker", "changes", "restart", "provision", "rollout", "coldstart",
+            "kafka",
         ]
         let agents = arguments.integer("agents")
         let names = arguments.operands.isEmpty ? all : arguments.operands
@@ -51,6 +52,7 @@ enum Bench {
             try worker(devices, names)
         }
         if names.contains("provision") { try provision(max(100, agents / 5)) }
+        if names.contains("rollout") { try rollout(agents) }
         if names.contains("coldstart") {
             try coldstart(agents, heartbeatsPerSecond: arguments.integer("heartbeats"))
         }

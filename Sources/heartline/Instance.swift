@@ -8,6 +8,7 @@ import Schemas
 import Sinks
 import Synchronization
 import System
+import TLS
 
 /// What runs in one process, and its way up and down.
 ///
@@ -43,6 +44,9 @@ final class Instance {
         var isHeartbeatAcked = false
         /// The operators' listener of a process without front-end; `nil`: none.
         var admin: ServerConfiguration?
+        /// What operators' token is read from; `nil`: `admin-token` under `data` where everything is
+        /// prepared, otherwise only the environment.
+        var adminTokenFile: String?
         /// Ports that are taken are no error: the system chooses others.
         var frontEndTakesAnyPort = false
     }
@@ -54,11 +58,13 @@ final class Instance {
     let readiness = Readiness()
     private(set) var databaseURL = ""
     private(set) var secrets: ServerSecrets?
+    private var adminToken: AdminToken?
     private(set) var frontEnd: (any RunningFrontEnd)?
     private(set) var pipelines: [RunningPipeline] = []
     /// The database may hold what our secrets have sealed.
     private(set) var mayHaveStoredNetwork = false
-    private var isSecure = false
+    /// Of the public listener.
+    private var tls: TLSContext?
     private var files: [PipelineFile]
     private var privateDatabase: PrivateDatabase?
     private(set) var eventLog: OpenLog?
@@ -74,7 +80,7 @@ final class Instance {
     }
 
     /// Where devices send to; empty without a front-end.
-    var url: String { frontEnd?.url(isSecure: isSecure) ?? "" }
+    var url: String { frontEnd?.url(isSecure: tls != nil) ?? "" }
 
     /// Where operators look; empty if nowhere.
     var adminURL: String { adminListener?.url ?? frontEnd?.adminURL ?? "" }
@@ -92,13 +98,32 @@ final class Instance {
         }
     }
 
+    /// The file that operators' token is read from, unless the environment has it.
+    var adminTokenFile: String? {
+        settings.adminTokenFile ?? (settings.preparesAll ? "\(settings.data)/admin-token" : nil)
+    }
+
+    private func readAdminToken() throws -> AdminToken? {
+        let token = try SecretFiles.adminToken(
+            environment: ProcessInfo.processInfo.environment, file: adminTokenFile,
+            makesFile: settings.preparesAll && settings.adminTokenFile == nil)
+        if token == nil {
+            Log.notice("the admin listener answers health only: no --admin-token-file is given")
+        }
+        return token
+    }
+
     private func bringUp(_ progress: (String) -> Void) throws {
         try takeLock()
         // Also where only pipelines run: one with another installation's secrets is on the wrong database.
         secrets = try SecretFiles.load(
             environment: ProcessInfo.processInfo.environment,
             directory: settings.preparesAll ? settings.data : nil)
-        try InstanceChecks.addresses(settings, secrets)
+        if settings.roles.contains(.ingest) { adminToken = try readAdminToken() }
+        var frontEndSettings = try secrets.flatMap { try settings.frontEnd?($0) }
+        frontEndSettings?.adminToken = adminToken
+        // Before anything is started that takes seconds.
+        try InstanceChecks.addresses(settings, frontEndSettings)
         if let address = settings.database {
             databaseURL = address
         } else {
@@ -112,7 +137,6 @@ final class Instance {
         try checkInterrupt()
         let plan = try prepareDatabase(progress)
         try checkInterrupt()
-        let frontEndSettings = try secrets.flatMap { try settings.frontEnd?($0) }
         if let kafka = settings.kafka {
             try bringUp(onKafka: kafka, plan, frontEndSettings, progress)
         } else {
@@ -138,7 +162,16 @@ final class Instance {
         let log = try KafkaLog(kafka)
         eventLog = .kafka(log)
         readiness.set(Self.kafkaPart, log.fault)
-        if let admin = frontEndSettings?.admin ?? settings.admin { try startAdmin(admin) }
+        if let admin = frontEndSettings?.admin ?? settings.admin {
+            try startAdmin(
+                admin,
+                frontEndSettings.flatMap { settings in
+                    settings.adminToken.map {
+                        AdministrationSettings(
+                            databaseURL: databaseURL, secretKey: settings.secretKey, token: $0)
+                    }
+                })
+        }
         if settings.preparesAll {
             try wait(for: log, progress) { nil }
             try plan.create(in: log, retentionBytes: settings.retentionBytes)
@@ -188,8 +221,11 @@ final class Instance {
         }
     }
 
-    private func startAdmin(_ configuration: ServerConfiguration) throws {
-        let listener = try AdminListener(configuration, readiness: readiness)
+    private func startAdmin(
+        _ configuration: ServerConfiguration, _ administration: AdministrationSettings? = nil
+    ) throws {
+        let listener = try AdminListener(
+            configuration, readiness: readiness, administration: administration)
         adminListener = listener
         try listener.start()
     }
@@ -205,7 +241,7 @@ final class Instance {
     private func startFrontEnd<LogType: EventLog>(
         _ log: LogType, _ settings: FrontEndSettings
     ) throws {
-        isSecure = settings.server.tls != nil
+        tls = settings.server.tls
         let frontEnd = try bindFrontEnd(log, settings)
         self.frontEnd = frontEnd
         try frontEnd.start()
@@ -339,14 +375,23 @@ final class Instance {
                     to: .errors)
                 continue
             }
-            if files[index].processor == file.processor {
-                Terminal.write("The pipeline \(file.name) has not changed.\n", to: .errors)
-            } else if case .tunnelHealth(let values) = file.processor {
-                pipeline.reconfigure(values)
-                files[index] = file
+            let waiting = file.waitingForStart(comparedTo: files[index])
+            if !waiting.isEmpty {
+                Terminal.write(
+                    "The pipeline \(file.name): \(waiting.joined(separator: ", ")) changed, which waits for the next start.\n",
+                    to: .errors)
+            }
+            // Another processor cannot take the place of the one that runs.
+            let isSame = files[index].processor.name == file.processor.name
+            if isSame, files[index].processor != file.processor {
+                pipeline.reconfigure(file.processor)
+                // What waits for the next start is told of again at the next reload.
+                files[index].processor = file.processor
                 Terminal.write(
                     "The pipeline \(file.name) goes on with settings \(file.settingsRevision).\n",
                     to: .errors)
+            } else if waiting.isEmpty {
+                Terminal.write("The pipeline \(file.name) has not changed.\n", to: .errors)
             }
         }
         for file in files where !newest.contains(where: { $0.name == file.name }) {
@@ -354,6 +399,21 @@ final class Instance {
                 "The pipeline \(file.name) has no file any more; it runs until the next stop.\n",
                 to: .errors)
         }
+    }
+
+    /// Reads the certificate's files again. New connections get the new certificate; those that are
+    /// open go on. Files with a fault change nothing.
+    func reloadCertificate() {
+        guard let tls else { return }
+        do throws(TLSError) {
+            try tls.reload()
+        } catch {
+            Terminal.write("The old certificate stays in use:\n\(error)\n", to: .errors)
+            return
+        }
+        Terminal.write(
+            "The certificate in \(tls.files.certificateChain) was read again.\n", to: .errors)
+        for warning in tls.warnings { Log.warning("TLS", ["tls.warning": warning]) }
     }
 
     // MARK: - Down

@@ -14,9 +14,8 @@ enum InstanceChecks {
     }
 
     /// - Throws: `HTTPError` if an address cannot be listened on.
-    static func addresses(_ settings: Instance.Settings, _ secrets: ServerSecrets?) throws {
+    static func addresses(_ settings: Instance.Settings, _ frontEnd: FrontEndSettings?) throws {
         guard !settings.frontEndTakesAnyPort else { return }
-        let frontEnd = try secrets.flatMap { try settings.frontEnd?($0) }
         if let frontEnd { try Server.checkFree(frontEnd.server.address) }
         if let admin = frontEnd?.admin ?? settings.admin { try Server.checkFree(admin.address) }
     }

@@ -12,7 +12,7 @@ enum Service {
             guard !arguments.given.contains("pipelines") else {
                 throw Failure("reading pipelines: there is no folder \(folder)")
             }
-            return [.builtIn]
+            return PipelineFile.builtIn
         }
         let files = try PipelineFile.loadFolder(folder)
         if files.isEmpty {
@@ -50,6 +50,7 @@ enum Service {
                 ? { try InstanceOptions.frontEnd(arguments, secrets: $0) } : nil,
             preparesAll: preparesAll, network: arguments.optionalText("network"))
         settings.kafka = try LogAccess.kafkaSettings(arguments)
+        settings.adminTokenFile = arguments.optionalText("admin-token-file")
         settings.isHeartbeatAcked = arguments.optionalText("heartbeats") == "acked"
         if !roles.contains(.ingest) {
             settings.admin = try InstanceOptions.workerAdmin(arguments)
@@ -75,6 +76,7 @@ enum Service {
                     Log.notice("stopping")
                     return .done
                 case .hangup:
+                    instance.reloadCertificate()
                     if instance.settings.roles.contains(.process) {
                         instance.reload { try pipelineFiles(arguments) }
                     }

@@ -1,0 +1,73 @@
+-- Alerts on their way to people: what the dispatcher decided, deliveries, silences.
+-- Applied once, under an advisory lock, in one transaction; never edited after a release.
+
+ALTER TABLE heartline.alerts
+    ADD COLUMN acknowledged_at timestamptz,
+    ADD COLUMN acknowledged_by text;
+COMMENT ON COLUMN heartline.alerts.acknowledged_at IS 'When an operator said that they look after it; null: nobody did.';
+COMMENT ON COLUMN heartline.alerts.acknowledged_by IS 'The operator who did.';
+
+CREATE TABLE heartline.alert_dispatch (
+    alert_id uuid PRIMARY KEY,
+    state text NOT NULL CHECK (state IN ('held', 'silenced', 'grouped', 'sent', 'ended')),
+    group_id uuid,
+    seen_at timestamptz NOT NULL,
+    decided_at timestamptz NOT NULL
+);
+CREATE INDEX alert_dispatch_open ON heartline.alert_dispatch (state) WHERE state <> 'ended';
+CREATE INDEX alert_dispatch_by_group ON heartline.alert_dispatch (group_id) WHERE group_id IS NOT NULL;
+COMMENT ON TABLE heartline.alert_dispatch IS 'What the dispatcher decided of each alert. By the database''s clock.';
+COMMENT ON COLUMN heartline.alert_dispatch.alert_id IS 'The alert.';
+COMMENT ON COLUMN heartline.alert_dispatch.state IS 'held (waits for others of its kind), silenced, grouped (told of by a mass-offline alert), sent, or ended.';
+COMMENT ON COLUMN heartline.alert_dispatch.group_id IS 'The mass-offline alert that tells of it.';
+COMMENT ON COLUMN heartline.alert_dispatch.seen_at IS 'When the dispatcher saw it first.';
+COMMENT ON COLUMN heartline.alert_dispatch.decided_at IS 'Since when the state holds.';
+
+CREATE TABLE heartline.alert_deliveries (
+    delivery_id int8 GENERATED ALWAYS AS IDENTITY PRIMARY KEY,
+    receiver text NOT NULL,
+    alert_id uuid NOT NULL,
+    entity text NOT NULL,
+    event text NOT NULL CHECK (event IN ('firing', 'resolved')),
+    payload jsonb NOT NULL,
+    created_at timestamptz NOT NULL,
+    attempts int4 NOT NULL DEFAULT 0,
+    next_attempt_at timestamptz NOT NULL,
+    delivered_at timestamptz,
+    last_error text,
+    UNIQUE (receiver, alert_id, event)
+);
+CREATE INDEX alert_deliveries_waiting ON heartline.alert_deliveries (receiver, delivery_id) WHERE delivered_at IS NULL;
+COMMENT ON TABLE heartline.alert_deliveries IS 'Messages to receivers, in order for each receiver and entity, until the receiver acknowledged them.';
+COMMENT ON COLUMN heartline.alert_deliveries.delivery_id IS 'Order.';
+COMMENT ON COLUMN heartline.alert_deliveries.receiver IS 'The receiver''s name.';
+COMMENT ON COLUMN heartline.alert_deliveries.alert_id IS 'The alert; with the event the key by which a receiver can tell a repeat.';
+COMMENT ON COLUMN heartline.alert_deliveries.entity IS 'The device, front-end or fleet that it is about.';
+COMMENT ON COLUMN heartline.alert_deliveries.event IS 'firing or resolved.';
+COMMENT ON COLUMN heartline.alert_deliveries.payload IS 'What is sent.';
+COMMENT ON COLUMN heartline.alert_deliveries.created_at IS 'When it was decided to send it.';
+COMMENT ON COLUMN heartline.alert_deliveries.attempts IS 'Times that sending failed.';
+COMMENT ON COLUMN heartline.alert_deliveries.next_attempt_at IS 'Not tried before.';
+COMMENT ON COLUMN heartline.alert_deliveries.delivered_at IS 'When the receiver acknowledged it; null: not yet.';
+COMMENT ON COLUMN heartline.alert_deliveries.last_error IS 'Why the last try failed.';
+
+CREATE TABLE heartline.silences (
+    silence_id uuid PRIMARY KEY,
+    device_id uuid,
+    kind text,
+    starts_at timestamptz NOT NULL,
+    ends_at timestamptz NOT NULL CHECK (ends_at > starts_at),
+    reason text NOT NULL,
+    created_by text NOT NULL,
+    created_at timestamptz NOT NULL DEFAULT now()
+);
+CREATE INDEX silences_by_end ON heartline.silences (ends_at);
+COMMENT ON TABLE heartline.silences IS 'Silences and maintenance windows: alerts that match are not sent while one holds, and are sent when it ends and their cause persists.';
+COMMENT ON COLUMN heartline.silences.silence_id IS 'Names it to operators.';
+COMMENT ON COLUMN heartline.silences.device_id IS 'Alerts of this device; null: of any.';
+COMMENT ON COLUMN heartline.silences.kind IS 'Alerts of this kind; null: of any.';
+COMMENT ON COLUMN heartline.silences.starts_at IS 'From here on.';
+COMMENT ON COLUMN heartline.silences.ends_at IS 'Up to here; ending it early sets it to that time.';
+COMMENT ON COLUMN heartline.silences.reason IS 'Why.';
+COMMENT ON COLUMN heartline.silences.created_by IS 'The operator.';
+COMMENT ON COLUMN heartline.silences.created_at IS 'When it was made.';
