@@ -1,4 +1,6 @@
 import Foundation
+import HTTP
+import Ingest
 import System
 
 extension Bench {

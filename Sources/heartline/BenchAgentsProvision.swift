@@ -1,5 +1,6 @@
 import Crypto
 import Foundation
+import Ingest
 import System
 
 extension Bench {

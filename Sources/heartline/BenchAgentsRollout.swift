@@ -149,10 +149,12 @@ private final class BenchRollout {
         for line in try observations() {
             guard
                 let seen = try? JSONDecoder().decode(Observation.self, from: Data(line.utf8)),
-                let device = DeviceID(seen.device_id), let changed = rest[device],
-                let at = EventTime(parsing: ByteBuffer(seen.at.utf8).span),
-                at.milliseconds >= changed
+                let device = DeviceID(seen.device_id), let changed = rest[device]
             else { continue }
+            let text = ByteBuffer(seen.at.utf8)
+            guard let at = EventTime(parsing: text.span), at.milliseconds >= changed else {
+                continue
+            }
             rest[device] = nil
             latency.record(microseconds: UInt64(at.milliseconds - changed) * 1_000)
         }
@@ -165,7 +167,6 @@ private final class HeartbeatProbe {
     private var transfers: CurlTransfers
     private let request: CurlRequest
     private var reader = AgentAnswerReader()
-    private var body = ByteBuffer()
 
     init(_ url: String) throws {
         transfers = try CurlTransfers(maximumTransfers: 1, maximumConnections: 1)
@@ -175,7 +176,7 @@ private final class HeartbeatProbe {
     }
 
     func beat(_ device: DeviceID) throws -> (hash: ForwardsHash?, microseconds: UInt64) {
-        body.removeAll()
+        var body = ByteBuffer()
         AgentHeartbeat(status: .connected, isTunnelUp: true, lastHandshake: nil)
             .write(device: device, into: &body)
         try transfers.start(request, body: body.span)

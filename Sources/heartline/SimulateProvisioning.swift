@@ -85,12 +85,13 @@ enum SimulateProvisioning {
 
     private static func make(_ count: Int, _ arguments: Arguments) throws -> [DeviceID] {
         let registry = try RegistryAccess.open(arguments, as: "simulate")
+        let request = try OperatorRequest(actor: UnixAccount.currentName)
         var tokens: [DeviceID] = []
         tokens.reserveCapacity(count)
         while tokens.count < count {
             let made = try registry.createTokens(
-                count: min(batch, count - tokens.count), ttl: tokenLife, actor: "simulate",
-                note: "heartline simulate")
+                count: min(batch, count - tokens.count), ttl: tokenLife,
+                note: "heartline simulate", by: request)
             tokens += made.compactMap { DeviceID($0.token) }
         }
         return tokens

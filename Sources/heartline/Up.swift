@@ -49,7 +49,7 @@ enum Up {
               agents      POST \(file.listen)/api/v1/provision
               admin       \(file.admin)/readyz
               operators   \(file.admin)/admin/v1, with the token in \(instance.adminTokenFile ?? "")
-              database    psql '\(file.database)'
+              database    psql '\(DatabaseAccess.shown(file.database))'
               data        \(instance.settings.data)
               pipelines   \(pipelines.joined(separator: ", "))
 

@@ -36,7 +36,8 @@ import Testing
         let salt = try Self.secret("\(running.data)/server-salt")
         let keyText = try Self.secret("\(running.data)/secret-key")
         let keyDigits = ByteBuffer(keyText.utf8)
-        let key = try #require(Hex.decode(keyDigits.span))
+        let decoded = Hex.decode(keyDigits.span)
+        let key = try #require(decoded)
         let registry = try Registry(try running.connect(), secretKey: key)
         let place = try #require(URL(string: running.places.listen))
         let client = try RawClient(

@@ -13,6 +13,8 @@ struct SecretSearch {
     }
 
     private var forms: [Form] = []
+    /// Forms by their first two bytes.
+    private var beginnings = [[Int]](repeating: [], count: 1 << 16)
     /// A file is read in pieces; what stands across two is found in the overlap.
     private static let pieceBytes = 4 << 20
     private var longest = 0
@@ -62,13 +64,37 @@ struct SecretSearch {
         // Anything shorter is found by chance.
         precondition(bytes.count >= 10, "\(name) is too short to be searched")
         guard !forms.contains(where: { $0.bytes == bytes }) else { return }
+        beginnings[Int(bytes[0]) << 8 | Int(bytes[1])].append(forms.count)
         forms.append(Form(name: name, bytes: bytes))
         longest = max(longest, bytes.count)
     }
 
-    /// Names of what stands in these bytes.
+    /// Names of what stands in these bytes, each once.
     func found(in bytes: [UInt8]) -> [String] {
-        forms.filter { Self.contains(bytes, $0.bytes) }.map(\.name)
+        var found: Set<Int> = []
+        // One pass for all forms: there are hundreds of them, and gigabytes to look at.
+        let isBeginning = beginnings.map { !$0.isEmpty }
+        unsafe bytes.withUnsafeBufferPointer { bytes in
+            unsafe isBeginning.withUnsafeBufferPointer { isBeginning in
+                var index = 0
+                while index + 1 < bytes.count {
+                    let pair = unsafe Int(bytes[index]) << 8 | Int(bytes[index + 1])
+                    if unsafe isBeginning[pair] {
+                        for form in beginnings[pair] {
+                            let pattern = forms[form].bytes
+                            if index + pattern.count <= bytes.count,
+                                unsafe memcmp(
+                                    bytes.baseAddress! + index, pattern, pattern.count) == 0
+                            {
+                                found.insert(form)
+                            }
+                        }
+                    }
+                    index += 1
+                }
+            }
+        }
+        return found.sorted().map { forms[$0].name }
     }
 
     func found(in text: String) -> [String] { found(in: Array(text.utf8)) }
@@ -84,6 +110,8 @@ struct SecretSearch {
         var secrets: [String] = []
         var files = 0
         var isKnownFound = false
+        var knownSearch = SecretSearch()
+        knownSearch.add("what is known", known)
         let paths = try #require(FileManager.default.enumerator(atPath: folder))
         for case let file as String in paths where !excluded.contains(file) {
             let path = "\(folder)/\(file)"
@@ -96,18 +124,11 @@ struct SecretSearch {
             while let piece = try handle.read(upToCount: Self.pieceBytes), !piece.isEmpty {
                 let bytes = rest + piece
                 secrets += found(in: bytes).map { "\($0) in \(file)" }
-                isKnownFound = isKnownFound || Self.contains(bytes, known)
+                isKnownFound = isKnownFound || !knownSearch.found(in: bytes).isEmpty
                 rest = Array(bytes.suffix(longest))
             }
             try handle.close()
         }
         return (secrets, files, isKnownFound)
-    }
-
-    private static func contains(_ bytes: [UInt8], _ pattern: [UInt8]) -> Bool {
-        unsafe bytes.withUnsafeBytes { bytes in
-            guard !pattern.isEmpty, bytes.count >= pattern.count else { return false }
-            return unsafe memmem(bytes.baseAddress!, bytes.count, pattern, pattern.count) != nil
-        }
     }
 }
