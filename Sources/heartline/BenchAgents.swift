@@ -92,10 +92,10 @@ final class BenchAgents {
     // MARK: - Agents
 
     /// Starts `heartline simulate` against the front-end.
-    func startFleet(_ options: [String], input: String = "") throws -> BenchFleet {
+    func startFleet(_ options: [String], tokens: [String] = []) throws -> BenchFleet {
         var words = ["--url", "http://127.0.0.1:\(port)", "--database", database.url]
-        if options.contains("--provision") { words += ["--salt-file", "\(directory)/salt"] }
-        return try BenchFleet(words + options, input: input)
+        if !tokens.isEmpty { words += ["--salt-file", "\(directory)/salt"] }
+        return try BenchFleet(words + options, tokens: tokens)
     }
 
     // MARK: - Costs
@@ -142,31 +142,49 @@ final class BenchFleet {
         var delay: Latency
     }
 
-    private let process = Process()
-    private let output = Pipe()
+    /// Its output, and the tokens that it is given.
+    private let folder: String
+    private let process: ChildProcess
+    private var hasEnded = false
 
-    init(_ options: [String], input: String = "") throws {
-        process.executableURL = URL(fileURLWithPath: "/proc/self/exe").resolvingSymlinksInPath()
-        process.arguments = ["simulate", "--json"] + options
-        process.standardOutput = output
-        let pipe = Pipe()
-        process.standardInput = pipe
-        try process.run()
-        try pipe.fileHandleForWriting.write(contentsOf: Data(input.utf8))
-        try pipe.fileHandleForWriting.close()
+    /// It ends with the thread that starts it, however that ends.
+    /// - Parameter tokens: registration tokens that its agents provision themselves with.
+    init(_ options: [String], tokens: [String] = []) throws {
+        folder = try FileSystem.makeTemporaryDirectory("/tmp/heartline-bench-fleet-")
+        var words = ["simulate", "--json"] + options
+        if !tokens.isEmpty {
+            let text = tokens.joined(separator: "\n")
+            try FileSystem.write(text, to: "\(folder)/tokens", mode: 0o600)
+            words += ["--provision", "--tokens", "\(folder)/tokens"]
+        }
+        let output = try FileSystem.openForWriting("\(folder)/output", mode: 0o600)
+        defer { FileSystem.close(output) }
+        var settings = ChildProcess.Settings(try FileSystem.realPath("/proc/self/exe"), words)
+        settings.deathSignal = SIGKILL
+        settings.output = output
+        process = try ChildProcess.start(settings)
     }
 
-    var isRunning: Bool { process.isRunning }
-    var cpu: Double { BenchAgents.cpu(of: process.processIdentifier) }
+    deinit {
+        if !hasEnded {
+            process.send(signal: SIGKILL)
+            _ = process.wait()
+        }
+        FileSystem.removeTree(folder)
+    }
+
+    var isRunning: Bool { !hasEnded && ChildProcess.exists(process.processID) }
+    var cpu: Double { BenchAgents.cpu(of: process.processID) }
 
     /// Ends it, and reads what its agents saw.
     func stop() throws -> Report {
-        process.terminate()
-        let data = output.fileHandleForReading.readDataToEndOfFile()
-        process.waitUntilExit()
-        guard process.terminationStatus == 0 else {
-            throw Failure("simulating agents: the process that does it ended with an error")
+        process.send(signal: SIGTERM)
+        hasEnded = true
+        let status = process.wait()
+        let output = try FileSystem.read("\(folder)/output")
+        guard status == .exited(0), let report = output.split(separator: "\n").last else {
+            throw Failure("simulating agents: the process that does it ended with: \(output)")
         }
-        return try JSONDecoder().decode(Report.self, from: data)
+        return try JSONDecoder().decode(Report.self, from: Data(report.utf8))
     }
 }

@@ -14,17 +14,14 @@ extension Bench {
         guard let counters = bench.frontEnd?.provisioning else {
             throw Failure("measuring provisioning: the front-end does not provision")
         }
-        var tokens = ""
-        var made = 0
-        while made < agents {
+        var tokens: [String] = []
+        while tokens.count < agents {
             let some = try bench.registry.createTokens(
-                count: min(10_000, agents - made), ttl: .seconds(86_400), actor: "bench")
-            for token in some { tokens += token.token + "\n" }
-            made += some.count
+                count: min(10_000, agents - tokens.count), ttl: .seconds(86_400), actor: "bench")
+            tokens += some.map(\.token)
         }
         let fleet = try bench.startFleet(
-            ["--provision", "--tokens", "-", "--ramp", "1ms", "--connections", "256"],
-            input: tokens)
+            ["--ramp", "1ms", "--connections", "256"], tokens: tokens)
         let pause = Waker()
         while counters.provisionedCount == 0, fleet.isRunning { pause.wait(milliseconds: 1) }
         let first = counters.provisionedCount

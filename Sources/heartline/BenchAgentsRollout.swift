@@ -101,8 +101,7 @@ private final class BenchRollout {
     /// Every device is in memory, and has the hash that it will compare with.
     func untilAllAreHeard() throws {
         let deadline = SystemClock.monotonicMilliseconds() + Self.patienceMilliseconds
-        // The last of them may stand in a buffer still.
-        while try observations().count < devices.count * 9 / 10 {
+        while try observations().count < devices.count {
             guard fleet.isRunning, SystemClock.monotonicMilliseconds() < deadline else {
                 throw Failure("measuring a rollout: not all devices were heard")
             }

@@ -139,6 +139,9 @@ final class ObservationFile: Sendable {
         state.buffer.removeAll(keepingCapacity: true)
     }
 
+    /// Writes what is still in memory.
+    func flush() { state.withLock { Self.flush(&$0) } }
+
     /// - Throws: if something could not be written.
     func close() throws {
         let failure = state.withLock { state in

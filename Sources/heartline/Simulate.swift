@@ -72,7 +72,7 @@ enum Simulate {
             simulator = try Simulator(agents: devices, settings: settings)
         }
         let fleet = RunningFleet(simulator)
-        watch(fleet, settings.url, quietly: arguments.wantsJSON)
+        watch(fleet, settings.url, quietly: arguments.wantsJSON) { observations?.flush() }
         try fleet.stop()
         try observations?.close()
         let report = simulator.report
@@ -111,7 +111,10 @@ enum Simulate {
     }
 
     /// Shows how the fleet does until it ends or a signal comes.
-    private static func watch(_ fleet: RunningFleet, _ url: String, quietly isQuiet: Bool) {
+    /// - Parameter also: called a few times a second.
+    private static func watch(
+        _ fleet: RunningFleet, _ url: String, quietly isQuiet: Bool, also: () -> Void
+    ) {
         let count = fleet.simulator.report.agents
         let isTerminal = Terminal.isTerminal()
         if !isQuiet {
@@ -121,6 +124,7 @@ enum Simulate {
         var nextLine = SystemClock.monotonicMilliseconds()
         while !fleet.hasEnded {
             if let signal = Signals.wait(milliseconds: 250), signal != .hangup { break }
+            also()
             let now = SystemClock.monotonicMilliseconds()
             guard !isQuiet, now >= nextLine else { continue }
             nextLine = now + (isTerminal ? 1_000 : 10_000)
