@@ -188,7 +188,8 @@ public protocol EventProducer: Sendable {
 
 /// What changed in a member's assignment.
 public enum AssignmentChange: Sendable, Equatable {
-    /// Nothing is read of these partitions until `start(_:at:)`.
+    /// Nothing is read of these partitions until `start(_:at:)`. Without any: the member has its place
+    /// in the group, and others have all partitions.
     case assigned([Int32])
     /// To be given up: commit what is buffered, then `release`. Nothing more is read of them.
     case revoked([Int32])

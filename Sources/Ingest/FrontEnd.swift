@@ -117,12 +117,17 @@ public final class FrontEnd<LogType: EventLog>: Sendable {
 
     /// Starts to answer, once the log is followed and has taken a first beacon.
     ///
+    /// - Parameter interrupt: called now and then while it waits; what it throws ends the start.
     /// - Throws: `FrontEndError` if the log does not get that far within `startMilliseconds`.
-    public func start() throws {
+    public func start(interrupt: () throws -> Void = {}) throws {
         try admin?.start()
         bell.start()
         do {
-            guard bell.waitUntilListening(milliseconds: settings.startMilliseconds) else {
+            let listeningDeadline =
+                SystemClock.monotonicMilliseconds() + settings.startMilliseconds
+            while !bell.waitUntilListening(milliseconds: 100) {
+                try interrupt()
+                guard SystemClock.monotonicMilliseconds() >= listeningDeadline else { continue }
                 let reason = readiness.unready.first { $0.part == BellTail<LogType>.part }?.reason
                 throw FrontEndError(
                     reason: "topic device-configs cannot be followed: \(reason ?? "no answer")")
@@ -134,6 +139,7 @@ public final class FrontEnd<LogType: EventLog>: Sendable {
                 guard SystemClock.monotonicMilliseconds() < deadline else {
                     throw FrontEndError(reason: "the log takes no beacon; see its own messages")
                 }
+                try interrupt()
                 pause.wait(milliseconds: 50)
             }
             loader.start()

@@ -207,6 +207,7 @@ extension Registry {
             if change.kind == .removed {
                 try connection.execute(
                     "DELETE FROM heartline.devices WHERE device_id = $1", .uuid(id.high, id.low))
+                try addressesWereFreed()
             }
             let interval = try after.optionalInterval(1).map { $0 / 1_000 }
             try announce(

@@ -137,6 +137,7 @@ public struct Worker<
         do throws(EventLogError) {
             while let change = try consumer.nextAssignmentChange() {
                 isStatusStale = true
+                status.hasJoined = true
                 switch change {
                 case .assigned(let list): for partition in list { add(partition) }
                 case .revoked(let list):

@@ -40,6 +40,8 @@ final class Instance {
         var isNetworkGiven = false
         /// `nil`: the embedded log under `data`.
         var kafka: KafkaLogSettings?
+        /// Bytes that may wait for the cluster on disk.
+        var spoolBytes = 4 << 30
         /// Heartbeats are answered only when they are stored.
         var isHeartbeatAcked = false
         /// The operators' listener of a process without front-end; `nil`: none.
@@ -71,7 +73,7 @@ final class Instance {
     private var spool: SpoolingLog<KafkaLog>?
     /// Where the front-end has none of its own.
     private var adminListener: AdminListener?
-    private var stopRegistryOutbox: (() -> Void)?
+    private var stopRegistryOutbox: (@Sendable () -> Void)?
     private var lock: FileLock?
 
     init(_ settings: Settings) {
@@ -90,8 +92,12 @@ final class Instance {
     /// Brings everything up; what was started is brought down again if that does not work out.
     /// - Parameter progress: told what is done next, for people.
     func start(_ progress: (String) -> Void) throws {
+        // Until then what has not begun yet has nothing to say of itself.
+        readiness.set(Self.startPart, "not everything is started yet")
         do {
             try bringUp(progress)
+            look()
+            readiness.set(Self.startPart, nil)
         } catch {
             stop()
             throw error
@@ -185,6 +191,7 @@ final class Instance {
         frontEndSettings.startMilliseconds = 60_000
         var spoolSettings = SpoolSettings(directory: "\(settings.data)/spool")
         spoolSettings.topics = kafka.ackedTopics
+        spoolSettings.limitBytes = settings.spoolBytes
         // The registry's events have an outbox in the database and need no spool.
         startRegistryOutbox(log)
         let spooling = try SpoolingLog(log, spoolSettings)
@@ -193,6 +200,7 @@ final class Instance {
     }
 
     private static let kafkaPart = "kafka"
+    private static let startPart = "start"
 
     /// Waits until the cluster answers and nothing else is in the way.
     private func wait(
@@ -214,7 +222,9 @@ final class Instance {
             readiness.set(Self.kafkaPart, reason)
             guard let reason else { return }
             if told.isEmpty { progress("waiting for Kafka at \(log.settings.brokers)") }
-            if told != reason { Log.notice("waiting for Kafka", ["reason": reason]) }
+            if told != reason {
+                Log.notice("waiting for Kafka", ["reason": reason])
+            }
             told = reason
             try checkInterrupt()
             pause.wait(milliseconds: 200)
@@ -228,6 +238,8 @@ final class Instance {
             configuration, readiness: readiness, administration: administration)
         adminListener = listener
         try listener.start()
+        // Long before all else is there.
+        Log.notice("operators are answered", ["admin": listener.url])
     }
 
     private func startRegistryOutbox<LogType: EventLog>(_ log: LogType) {
@@ -244,7 +256,8 @@ final class Instance {
         tls = settings.server.tls
         let frontEnd = try bindFrontEnd(log, settings)
         self.frontEnd = frontEnd
-        try frontEnd.start()
+        // An end that is asked for meanwhile need not wait for the log.
+        try frontEnd.start { try checkInterrupt() }
     }
 
     private func bindFrontEnd<LogType: EventLog>(
@@ -308,7 +321,13 @@ final class Instance {
                 try registry.prepareNetwork(network)
                 if settings.isNetworkGiven { try registry.checkPrefix(network.prefix) }
             } else {
-                try registry.checkKey()
+                do {
+                    try registry.checkKey()
+                } catch let error as RegistryError
+                    where error.kind == .noNetwork && !settings.roles.contains(.ingest)
+                {
+                    // Nothing is there that another key could have sealed, and pipelines need none of it.
+                }
             }
         }
         return plan
@@ -331,6 +350,10 @@ final class Instance {
 
     /// Looks after what can fail while running and tells the readiness.
     func look() {
+        // A front-end goes on without the cluster; a worker has nothing to do.
+        if !settings.roles.contains(.ingest), case .kafka(let log)? = eventLog {
+            readiness.set(Self.kafkaPart, log.fault)
+        }
         for pipeline in pipelines {
             let faults = pipeline.faults
             readiness.set(
@@ -340,9 +363,12 @@ final class Instance {
     }
 
     /// Waits until every part is ready.
+    /// - Parameters:
+    ///   - seconds: `nil`: as long as it takes; `/readyz` tells why.
+    ///   - hangup: called at that signal.
     /// - Throws: what is not, after `seconds`; `Interrupted` at a signal that ends the process.
-    func waitUntilReady(seconds: Int64) throws {
-        let end = SystemClock.monotonicMilliseconds() + seconds * 1_000
+    func waitUntilReady(seconds: Int64?, hangup: () -> Void) throws {
+        let end = seconds.map { SystemClock.monotonicMilliseconds() + $0 * 1_000 } ?? .max
         while true {
             look()
             let unready = readiness.unready
@@ -351,8 +377,10 @@ final class Instance {
                 let reasons = unready.map { "\($0.part): \($0.reason)" }.joined(separator: "\n  ")
                 throw Failure("starting: not everything became ready:\n  \(reasons)")
             }
-            if let signal = Signals.wait(milliseconds: 20), signal != .hangup {
-                throw Interrupted()
+            switch Signals.wait(milliseconds: 20) {
+            case .terminate, .interrupt: throw Interrupted()
+            case .hangup: hangup()
+            case nil: break
             }
         }
     }
@@ -423,12 +451,21 @@ final class Instance {
     func stop() {
         let deadline = SystemClock.monotonicMilliseconds() + Self.stopMilliseconds
         if lock != nil { RunFile.remove(in: settings.data) }
+        // A database or a cluster that hangs can hold up what waits for it. All of it can be cut: what
+        // was not stored is read again.
+        let isDown = Waker()
+        if !settings.preparesAll { Self.cut(after: Self.stopMilliseconds + 500, unless: isDown) }
+        // These wait for the log by themselves, beside the rest.
+        let outboxEnd = stopRegistryOutbox.map { stop in
+            SystemThread.start("outbox-end") { stop() }
+        }
+        if case .kafka(let log)? = eventLog { log.beginClosing() }
         frontEnd?.stop()
         for pipeline in pipelines {
             pipeline.stop(
                 milliseconds: max(100, deadline - 2_000 - SystemClock.monotonicMilliseconds()))
         }
-        stopRegistryOutbox?()
+        outboxEnd?.join()
         spool?.close()
         eventLog?.close()
         adminListener?.stop()
@@ -441,6 +478,16 @@ final class Instance {
         eventLog = nil
         privateDatabase = nil
         lock = nil
+        isDown.signal()
+    }
+
+    /// Ends the process if `isDown` is not signalled in time.
+    private static func cut(after milliseconds: Int64, unless isDown: Waker) {
+        SystemThread.start("cut") {
+            guard !isDown.wait(milliseconds: milliseconds) else { return }
+            Log.warning("the end took too long and was cut; the next start goes on where it stood")
+            _exit(0)
+        }.detach()
     }
 }
 

@@ -22,6 +22,9 @@ enum InstanceOptions {
     static let retention = Option.integer(
         "retention-gib", 1...100_000, default: 8, "size in GiB above which a topic loses its oldest"
     )
+    static let spool = Option.integer(
+        "spool-mib", 1...100_000_000, default: 4_096,
+        "size in MiB of what may wait under --data while Kafka is away; above it devices get 503")
     static let database = Option.text(
         "database", "URL", "address of PostgreSQL, as libpq takes it")
     static let loops = Option.integer(

@@ -3,7 +3,6 @@ import Pipeline
 import Processors
 import Schemas
 import Sinks
-import Synchronization
 import System
 
 /// One pipeline at work: its worker, its sink and its place in the log.
@@ -12,13 +11,8 @@ final class RunningPipeline {
     private let thread: WorkerThread
     private let sink: PostgresSink
     private let producer: any EventProducer
-    private let failures: Failures
     /// Hands new settings to the worker, if they are its processor's.
     private let post: (PipelineFile.Kind) -> Void
-
-    private final class Failures: Sendable {
-        let first = Mutex<EventLogError?>(nil)
-    }
 
     /// - Parameters:
     ///   - database: as libpq takes it.
@@ -69,16 +63,12 @@ final class RunningPipeline {
                 tables: P.tables, owner: place.owner), waker: waker)
         let mailbox = SettingsMailbox<P.Settings>(waker: waker)
         post = { kind in if let settings = newest(kind) { mailbox.post(settings) } }
-        let failures = Failures()
-        self.failures = failures
         let (source, group) = (file.source, file.name)
         thread = WorkerThread.start(
             type, settings: Self.workerSettings(file, place), processor: processor,
             mailbox: mailbox, producer: producer, store: sink, waker: waker
         ) { () throws(EventLogError) in
             try log.makeConsumer(of: source, group: group, waker: waker)
-        } failed: { error in
-            failures.first.withLock { $0 = error }
         }
     }
 
@@ -99,11 +89,7 @@ final class RunningPipeline {
     }
 
     /// Why the pipeline is not ready; empty if it is.
-    var faults: [String] {
-        if let failure = failures.first.withLock({ $0 }) { return ["\(failure)"] }
-        let status = thread.board.current
-        return status.partitions.isEmpty ? ["no partitions are assigned yet"] : status.faults
-    }
+    var faults: [String] { thread.board.current.faults }
 
     /// Takes effect in each partition at a commit. Settings of another processor are ignored.
     func reconfigure(_ settings: PipelineFile.Kind) { post(settings) }

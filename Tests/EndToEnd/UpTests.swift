@@ -337,6 +337,32 @@ import Testing
         }
     }
 
+    @Test("Pipelines run on a database that has no network yet") func withoutNetwork() async throws
+    {
+        let folder = try TemporaryFolder()
+        let database = try TestDatabase.make(isMigrated: false)
+        var environment = [
+            "HEARTLINE_DATABASE": database.url, "HEARTLINE_DATA": "\(folder.path)/data",
+        ]
+        // Without secrets it leaves the network to whoever has them.
+        for words in [["migrate"], ["topics", "create", "--partitions", "1"]] {
+            let outcome = try await Executable.run(words, environment: environment)
+            #expect(outcome.status == 0, "\(outcome.errors)")
+        }
+        environment["SERVER_SALT"] = "a salt of enough bytes"
+        environment["HEARTLINE_SECRET_KEY"] = String(repeating: "5a", count: 32)
+        let process = try HeartlineProcess(
+            ["process", "--pipelines", try RunningHeartline.pipelines(in: folder)],
+            environment: environment)
+        #expect(
+            await holds(within: 120) {
+                process.hasEnded || process.output().contains("runs the pipelines")
+            })
+        #expect(!process.hasEnded, "\(process.errors())")
+        process.send(SIGTERM)
+        #expect(await process.waitForEnd() == 0)
+    }
+
     @Test("Another secret key than the one that the data was made with is noticed at the start")
     func wrongKey() async throws {
         let folder = try TemporaryFolder()
