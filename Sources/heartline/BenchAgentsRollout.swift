@@ -70,7 +70,7 @@ private final class BenchRollout {
         settings.network = "10.0.0.0/8"
         instance = Instance(settings)
         try instance.start { _ in }
-        try instance.waitUntilReady(seconds: 120)
+        try instance.waitUntilReady(seconds: 120) {}
         guard let secrets = instance.secrets else {
             throw Failure("measuring a rollout: the instance has no secrets")
         }

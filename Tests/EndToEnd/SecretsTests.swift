@@ -281,7 +281,9 @@ import Testing
         #expect(files.files > 100)
         #expect(files.isKnownFound)
         // And what it looks for it finds, where it must be.
-        #expect(!search.found(in: try Self.secret("\(running.data)/server-salt")).isEmpty)
+        for file in ["server-salt", "secret-key", "admin-token"] {
+            #expect(!search.found(in: try Self.secret("\(running.data)/\(file)")).isEmpty)
+        }
         #expect(!search.found(in: tokens.joined(separator: "\n")).isEmpty)
     }
 
