@@ -93,8 +93,11 @@ private final class BenchRollout {
         FileSystem.removeTree(directory)
     }
 
+    /// What the fleet has written; nothing before its first agent saw something.
     private func observations() throws -> [Substring] {
-        let bytes = try FileSystem.bytes(of: "\(directory)/observations", limit: 1 << 32)
+        let path = "\(directory)/observations"
+        guard FileSystem.exists(path) else { return [] }
+        let bytes = try FileSystem.bytes(of: path, limit: 1 << 32)
         return String(decoding: bytes, as: UTF8.self).split(separator: "\n")
     }
 
