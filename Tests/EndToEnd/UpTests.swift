@@ -186,10 +186,16 @@ import Testing
         let words = [
             "up", "--data", first.data, "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0",
         ]
-        let other = try await Executable.run(words + ["--network", "10.64.0.0/10"])
-        #expect(other.status == 1)
-        #expect(other.errors.contains("10.99.0.0/16"), "\(other.errors)")
-        #expect(other.errors.contains("10.64.0.0/10"))
+        let other = try HeartlineProcess(words + ["--network", "10.64.0.0/10"])
+        // One that is not refused would go on for good.
+        try #require(
+            await holds(within: RunningHeartline.startSeconds) {
+                other.hasEnded || RunningHeartline.places(in: first.data) != nil
+            })
+        try #require(RunningHeartline.places(in: first.data)?.pid == nil)
+        #expect(await other.waitForEnd() == 1)
+        #expect(other.errors().contains("10.99.0.0/16"), "\(other.errors())")
+        #expect(other.errors().contains("10.64.0.0/10"))
         // The same, and none, go on as before.
         for options in [["--network", "10.99.0.0/16"], []] {
             let again = try await RunningHeartline(in: folder, options)
