@@ -36,6 +36,8 @@ final class Instance {
         /// a larger installation leave to an operator.
         var preparesAll = true
         var network: String?
+        /// Somebody asked for this `network`: another one that is stored already is an error.
+        var isNetworkGiven = false
         /// `nil`: the embedded log under `data`.
         var kafka: KafkaLogSettings?
         /// Bytes that may wait for the cluster on disk.
@@ -61,6 +63,8 @@ final class Instance {
     private var adminToken: AdminToken?
     private(set) var frontEnd: (any RunningFrontEnd)?
     private(set) var pipelines: [RunningPipeline] = []
+    /// The database may hold what our secrets have sealed.
+    private(set) var mayHaveStoredNetwork = false
     /// Of the public listener.
     private var tls: TLSContext?
     private var files: [PipelineFile]
@@ -122,6 +126,10 @@ final class Instance {
             environment: ProcessInfo.processInfo.environment,
             directory: settings.preparesAll ? settings.data : nil)
         if settings.roles.contains(.ingest) { adminToken = try readAdminToken() }
+        var frontEndSettings = try secrets.flatMap { try settings.frontEnd?($0) }
+        frontEndSettings?.adminToken = adminToken
+        // Before anything is started that takes seconds.
+        try InstanceChecks.addresses(settings, frontEndSettings)
         if let address = settings.database {
             databaseURL = address
         } else {
@@ -135,8 +143,6 @@ final class Instance {
         try checkInterrupt()
         let plan = try prepareDatabase(progress)
         try checkInterrupt()
-        var frontEndSettings = try secrets.flatMap { try settings.frontEnd?($0) }
-        frontEndSettings?.adminToken = adminToken
         if let kafka = settings.kafka {
             try bringUp(onKafka: kafka, plan, frontEndSettings, progress)
         } else {
@@ -311,7 +317,9 @@ final class Instance {
             if settings.preparesAll {
                 var network = NetworkSettings()
                 if let prefix = settings.network { network.prefix = prefix }
+                mayHaveStoredNetwork = true
                 try registry.prepareNetwork(network)
+                if settings.isNetworkGiven { try registry.checkPrefix(network.prefix) }
             } else {
                 do {
                     try registry.checkKey()
