@@ -112,7 +112,8 @@ let package = Package(
                 "Kafka", "EventLog", "Pipeline", "Processors", "Sinks", "Schemas", "Postgres",
                 "System", "Bytes",
             ]),
-        tests("HTTP", ["HTTP", "TLS", "System", "Bytes"]),
+        tests(
+            "HTTP", ["HTTP", "TLS", "System", "Bytes"], exclude: ["websocket_client.py"]),
         tests(
             "Ingest",
             [

@@ -551,4 +551,72 @@ import Testing
         process.waitUntilExit()
         #expect(eventually { server.state.closeCodes == [1000] })
     }
+
+    // MARK: Independent client
+
+    private static let root = URL(filePath: #filePath).deletingLastPathComponent()
+        .deletingLastPathComponent().deletingLastPathComponent().path(percentEncoded: false)
+    private static let python = root + ".build/agent-python/bin/python3"
+
+    private static func run(_ arguments: [String]) throws -> (status: Int32, output: String) {
+        let process = Process()
+        process.executableURL = URL(fileURLWithPath: python)
+        process.arguments = arguments
+        let output = Pipe()
+        process.standardOutput = output
+        process.standardError = output
+        try process.run()
+        let bytes = try output.fileHandleForReading.readToEnd() ?? Data()
+        process.waitUntilExit()
+        return (process.terminationStatus, String(decoding: bytes, as: UTF8.self))
+    }
+
+    @Test(
+        "A client of another library is served, with and without TLS",
+        .enabled(
+            if: (try? run(["-c", "import websockets"]))?.status == 0,
+            "scripts/bootstrap test installs the library"),
+        arguments: [false, true])
+    func independent(isSecure: Bool) throws {
+        let certificates = try Certificates()
+        let files = isSecure ? try certificates.make("server") : nil
+        let server = try SocketServer(tls: files.map { try TLSContext($0) })
+        let (status, output) = try Self.run(
+            [
+                Self.root + "Tests/HTTP/websocket_client.py",
+                "\(isSecure ? "wss" : "ws")://127.0.0.1:\(server.port)/echo",
+            ] + (files.map { [$0.certificateChain] } ?? []))
+        #expect(status == 0)
+        #expect(output == "done\n")
+        #expect(eventually { server.state.closeCodes == [4000, 1009] })
+    }
+
+    // MARK: Memory
+
+    /// Other tests allocate at the same time, so the best of several tries counts.
+    @Test("An idle socket takes less than 12 KiB, its connection included")
+    func memory() throws {
+        let count = 500
+        var best = Int.max
+        for _ in 0..<20 {
+            let server = try SocketServer()
+            // Frames in two pieces, so that whatever reading needs has been there.
+            let frame = WebSocketClient.bytes(2, [UInt8](repeating: 0, count: 3000))
+            let before = SystemMemory.allocatedBytes
+            let clients = try (0..<count).map { _ in try WebSocketClient(server) }
+            for client in clients {
+                client.raw.send(Array(frame[..<7]))
+                client.raw.send(Array(frame[7...]))
+                _ = try client.read()
+            }
+            #expect(eventually { server.counters.bytesInFlight == 0 })
+            // The clients of this process are in it as well, with what they have read.
+            let size = (SystemMemory.allocatedBytes - before) / count - frame.count
+            if size > 0 { best = min(best, size) }
+            for client in clients { client.raw.disconnect() }
+            if best < 12 << 10 { break }
+        }
+        print("an idle WebSocket: \(best) bytes")
+        #expect(best < 12 << 10)
+    }
 }
