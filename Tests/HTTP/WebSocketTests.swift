@@ -106,6 +106,36 @@ import Testing
         #expect(try client.read() == .text("hello"))
     }
 
+    @Test("Frames cut anywhere, also in their heads and in control frames, come whole")
+    func cuts() throws {
+        let server = try SocketServer()
+        let other = try WebSocketClient(server)
+        let client = try WebSocketClient(server)
+        let bytes =
+            WebSocketClient.bytes(1, Array("hel€".utf8), isFinal: false)
+            + WebSocketClient.bytes(9, [1, 2, 3, 4]) + WebSocketClient.bytes(9, [5, 6, 7])
+            + WebSocketClient.bytes(0, Array("lo".utf8)) + WebSocketClient.bytes(9, [8, 9])
+        // Two pieces, then one piece for each byte.
+        for cut in 1...bytes.count {
+            let size = cut == bytes.count ? 1 : cut
+            for start in stride(from: 0, to: bytes.count, by: size) {
+                let rest = cut == bytes.count ? start + size : bytes.count
+                let end = start == 0 ? size : rest
+                client.raw.send(Array(bytes[start..<end]))
+                // Once the loop has answered another client, it has read what this one sent before.
+                other.send(text: "")
+                _ = try other.read()
+                if end == bytes.count { break }
+            }
+            let frames = try (0..<4).map { _ in try client.read() }
+            #expect(
+                frames.filter { $0.opcode == 10 }.map(\.payload) == [
+                    [1, 2, 3, 4], [5, 6, 7], [8, 9],
+                ])
+            #expect(frames.filter { $0.opcode == 1 } == [.text("hel€lo")])
+        }
+    }
+
     @Test(
         "Any messages, fragmented, split and interleaved at random, come whole and in order",
         arguments: 0..<UInt64(12))
@@ -432,7 +462,7 @@ import Testing
         let socket = try #require(server.takeSocket())
         let message = ByteBuffer([UInt8](repeating: 0x61, count: 50_000))
         var taken = 0
-        while socket.send(.binary, message) {
+        while taken < 1000, socket.send(.binary, message) {
             taken += 1
             #expect(socket.waitingBytes <= 1 << 20)
         }
