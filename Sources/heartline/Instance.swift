@@ -1,3 +1,4 @@
+import Alerts
 import EventLog
 import Foundation
 import HTTP
@@ -41,6 +42,8 @@ final class Instance {
         var isHeartbeatAcked = false
         /// The operators' listener of a process without front-end; `nil`: none.
         var admin: ServerConfiguration?
+        /// Who is told of alerts; `nil` where nothing is judged.
+        var alerts: AlertsConfiguration?
         /// Ports that are taken are no error: the system chooses others.
         var frontEndTakesAnyPort = false
     }
@@ -62,6 +65,7 @@ final class Instance {
     /// Where the front-end has none of its own.
     private var adminListener: AdminListener?
     private var stopRegistryOutbox: (() -> Void)?
+    private var alertDispatcher: AlertDispatcher?
     private var lock: FileLock?
 
     init(_ settings: Settings) {
@@ -190,6 +194,16 @@ final class Instance {
         try listener.start()
     }
 
+    private func startAlerts() {
+        guard let alerts = self.settings.alerts else { return }
+        var settings = AlertDispatcherSettings()
+        settings.obstacleChanged = { [readiness] in readiness.set("alert dispatcher", $0) }
+        let dispatcher = AlertDispatcher(
+            database: databaseURL, configuration: alerts, settings: settings)
+        dispatcher.start()
+        alertDispatcher = dispatcher
+    }
+
     private func startRegistryOutbox<LogType: EventLog>(_ log: LogType) {
         var settings = RegistryOutboxSettings()
         settings.obstacleChanged = { [readiness] in readiness.set("registry outbox", $0) }
@@ -275,6 +289,7 @@ final class Instance {
     private func startPipelines<LogType: EventLog>(
         _ log: LogType, _ plan: TopicPlan
     ) throws where LogType.Consumer: SendableMetatype {
+        startAlerts()
         let process = ProcessInfo.processInfo
         for file in files {
             pipelines.append(
@@ -350,6 +365,20 @@ final class Instance {
         }
     }
 
+    /// Takes a changed file of alerts over; one with faults changes nothing.
+    func reloadAlerts(_ load: () throws -> AlertsConfiguration) {
+        guard let alertDispatcher else { return }
+        do {
+            let newest = try load()
+            alertDispatcher.reload(newest)
+            let names = newest.receivers.map(\.name).joined(separator: ", ")
+            Terminal.write(
+                "Alerts go to \(names.isEmpty ? "no receiver" : names).\n", to: .errors)
+        } catch {
+            Terminal.write("The old alert settings stay in force:\n\(error)\n", to: .errors)
+        }
+    }
+
     // MARK: - Down
 
     /// Ends everything in order: no more requests, what came is in the log, what was read is in the
@@ -362,6 +391,7 @@ final class Instance {
             pipeline.stop(
                 milliseconds: max(100, deadline - 2_000 - SystemClock.monotonicMilliseconds()))
         }
+        alertDispatcher?.stop()
         stopRegistryOutbox?()
         spool?.close()
         eventLog?.close()
@@ -372,6 +402,7 @@ final class Instance {
         adminListener = nil
         pipelines = []
         stopRegistryOutbox = nil
+        alertDispatcher = nil
         eventLog = nil
         privateDatabase = nil
         lock = nil

@@ -37,6 +37,7 @@ enum Service {
                 arguments, secretKey: [UInt8](repeating: 0, count: 32))
         }
         let pipelines = roles.contains(.process) ? try pipelineFiles(arguments) : []
+        let alerts = roles.contains(.process) ? try InstanceOptions.alerts(arguments) : nil
         var settings = Instance.Settings(
             roles: roles, data: try dataFolder(arguments),
             database: arguments.optionalText("database"),
@@ -48,6 +49,7 @@ enum Service {
             preparesAll: preparesAll, network: arguments.optionalText("network"))
         settings.kafka = try LogAccess.kafkaSettings(arguments)
         settings.isHeartbeatAcked = arguments.optionalText("heartbeats") == "acked"
+        settings.alerts = alerts
         if !roles.contains(.ingest) {
             settings.admin = try InstanceOptions.workerAdmin(arguments)
         }
@@ -74,6 +76,7 @@ enum Service {
                 case .hangup:
                     if instance.settings.roles.contains(.process) {
                         instance.reload { try pipelineFiles(arguments) }
+                        instance.reloadAlerts { try InstanceOptions.alerts(arguments) }
                     }
                 case nil: break
                 }

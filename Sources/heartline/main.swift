@@ -6,7 +6,9 @@ import System
 let commands: [Command] = [
     Up.command, Demo.command, IngestCommand.command, ProcessCommand.command, Migrate.command,
     Topics.create, Topics.check, DeviceAdd.command, DeviceList.command, DeviceShow.command,
-    Simulate.command, Status.command, PipelineLint.command, PipelineTest.command,
+    Simulate.command, Status.command, AlertCommands.list, AlertCommands.silence,
+    AlertCommands.silences, AlertCommands.unsilence, AlertCommands.acknowledge,
+    PipelineLint.command, PipelineTest.command,
     PipelineResume.command, Bench.command,
     Version.command,
 ]
