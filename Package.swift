@@ -141,8 +141,8 @@ let package = Package(
         tests(
             "EndToEnd",
             [
-                "Ingest", "Pipeline", "Processors", "Sinks", "EventLog", "Kafka", "HTTP", "Schemas",
-                "Fleet",
+                "Alerts", "Ingest", "Pipeline", "Processors", "Sinks", "EventLog", "Kafka", "HTTP",
+                "Schemas", "Fleet",
                 "Postgres", "JSON", "System", "Bytes",
             ]),
     ],

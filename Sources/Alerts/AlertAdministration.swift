@@ -165,8 +165,12 @@ public enum AlertAdministration {
             let list = PostgresValue.uuidArray(ids.map { ($0.high, $0.low) })
             let changed = try connection.execute(
                 """
-                UPDATE heartline.alerts SET acknowledged_at = now(), acknowledged_by = $2
-                 WHERE alert_id = ANY ($1) AND acknowledged_at IS NULL RETURNING alert_id
+                WITH locked AS (
+                    SELECT alert_id FROM heartline.alerts
+                     WHERE alert_id = ANY ($1) AND acknowledged_at IS NULL
+                     ORDER BY alert_id FOR UPDATE)
+                UPDATE heartline.alerts a SET acknowledged_at = now(), acknowledged_by = $2
+                  FROM locked WHERE a.alert_id = locked.alert_id RETURNING a.alert_id
                 """, list, .text(actor))
             for row in changed {
                 try audit(

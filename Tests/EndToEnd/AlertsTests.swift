@@ -1,3 +1,4 @@
+import Alerts
 import Foundation
 import Postgres
 import Schemas
@@ -70,14 +71,68 @@ import Testing
         try write(waiting: "1s")
         heartline.process.send(SIGHUP)
         #expect(await holds(within: 60) { heartline.process.errors().contains("go to people") })
-        for device in devices {
-            #expect(try heartline.heartbeat(device).status == 200)
-            #expect(try heartline.heartbeat(device).status == 200)
+        let areBack = try await holds(within: 120) {
+            for device in devices { #expect(try heartline.heartbeat(device).status == 200) }
+            return keys.withLock { $0.count } == 4
         }
-        #expect(await holds(within: 120) { keys.withLock { $0.count } == 4 })
+        #expect(areBack)
         #expect(keys.withLock { Set($0).count } == 4)
         #expect(try heartline.ready().status == 200)
         #expect(await heartline.stop() == 0)
+    }
+
+    @Test("After kill -9 another process tells of what was held, and nothing is told twice")
+    func takeover() async throws {
+        let keys = Mutex<[String]>([])
+        let server = HTTPTestServer { request in
+            keys.withLock { $0.append(request.header("Idempotency-Key") ?? "") }
+            return .status(204, "")
+        }
+        defer { server.stop() }
+        let folder = try TemporaryFolder()
+        _ = try folder.write(
+            """
+            group_wait: 10m
+            receivers:
+              - name: people
+                webhook: { url: "\(server.url)", proxy: false }
+
+            """, to: "alerts.yaml")
+        let database = try TestDatabase.make()
+        let first = try await RunningHeartline(
+            in: folder, ["--database", database.url, "--alerts", "\(folder.path)/alerts.yaml"])
+        var configuration = AlertsConfiguration()
+        configuration.dispatch.groupWait = 100
+        var webhook = WebhookSettings(url: server.url)
+        webhook.usesEnvironmentProxy = false
+        configuration.receivers = [
+            AlertReceiverSettings(name: "people", target: .webhook(webhook))
+        ]
+        let second = AlertDispatcher(database: database.url, configuration: configuration)
+        second.start()
+        defer { second.stop() }
+        let connection = try database.connect()
+        try connection.run(
+            """
+            INSERT INTO heartline.alerts
+                (alert_id, kind, entity, device_id, episode, partition, reason, opened_at)
+            SELECT gen_random_uuid(), kind, id::text, id, 0, 0, 'test', now()
+              FROM (VALUES ('offline', gen_random_uuid()), ('down', gen_random_uuid())) AS v (kind, id)
+            """)
+        #expect(
+            try await holds(within: 120) {
+                try connection.execute(
+                    "SELECT FROM heartline.alert_deliveries WHERE delivered_at IS NOT NULL"
+                ).count == 1
+            })
+        #expect(!second.hasLease && second.roundCount == 0)
+        await first.kill()
+        #expect(await holds(within: 120) { keys.withLock { $0.count } == 2 })
+        #expect(second.hasLease)
+        try connection.run("UPDATE heartline.alerts SET resolved_at = now()")
+        #expect(await holds(within: 120) { keys.withLock { $0.count } == 4 })
+        let told = keys.withLock { $0 }
+        #expect(Set(told).count == 4 && told.suffix(2).allSatisfy { $0.hasSuffix("resolved") })
     }
 
     @Test("A file of alerts with a fault is named with its place, and nothing is started")

@@ -74,10 +74,10 @@ import Testing
                 ])
         #expect(
             errors("receivers:\n  - name: a\n    webhook: {url: 'http://x', secret: hush}")[0]
-                .hasPrefix(#"alerts.yaml:3:30: unknown key "secret" in webhook: did you mean"#))
+                .hasPrefix(#"alerts.yaml:3:32: unknown key "secret" in webhook: known are url,"#))
         #expect(
             errors("receivers:\n  - name: a\n    webhook: {url: 'http://x', secret_file: gone}")
-                == ["alerts.yaml:3:43: secret_file: reading ./gone: No such file or directory"])
+                == ["alerts.yaml:3:45: secret_file: reading ./gone: No such file or directory"])
         #expect(
             errors("receivers:\n  - name: a\n    kinds: [ofline]\n    notify: {channel: c}")[0]
                 .contains(#"3:13: there is no kind of alert "ofline": did you mean offline?"#))
