@@ -95,7 +95,7 @@ let package = Package(
             "TestSupport",
             [
                 "Pipeline", "Processors", "Sinks", "EventLog", "Kafka", "Schemas", "Postgres",
-                "System", "Bytes",
+                "Crypto", "System", "Bytes",
             ]),
 
         tests("Bytes", ["Bytes"]),
@@ -116,8 +116,8 @@ let package = Package(
         tests(
             "Ingest",
             [
-                "Ingest", "HTTP", "EventLog", "Schemas", "Postgres", "JSON", "Crypto", "Pipeline",
-                "System", "Bytes",
+                "Ingest", "HTTP", "TLS", "EventLog", "Sinks", "Schemas", "Postgres", "JSON",
+                "Crypto", "YAML", "Pipeline", "System", "Bytes",
             ]),
         tests(
             "Sinks", ["Sinks", "Schemas", "Postgres", "EventLog", "Pipeline", "System", "Bytes"]),
@@ -130,20 +130,23 @@ let package = Package(
             "Pipeline",
             [
                 "Alerts", "Pipeline", "Processors", "Sinks", "EventLog", "Schemas", "Postgres",
-                "YAML",
-                "System", "Bytes",
+                "YAML", "Crypto", "System", "Bytes",
             ]),
         tests("Fleet", ["Fleet", "Schemas", "Curl", "JSON", "System", "Bytes"]),
         tests(
             "Simulation",
             ["Pipeline", "Processors", "Sinks", "EventLog", "Schemas", "System", "Bytes"]),
-        tests("Contract", ["Schemas", "System", "Bytes"]),
+        tests(
+            "Contract",
+            [
+                "Ingest", "HTTP", "EventLog", "Sinks", "Schemas", "Postgres", "Crypto", "System",
+                "Bytes",
+            ]),
         tests(
             "EndToEnd",
             [
                 "Alerts", "Ingest", "Pipeline", "Processors", "Sinks", "EventLog", "Kafka", "HTTP",
-                "Schemas", "Fleet",
-                "Postgres", "JSON", "System", "Bytes",
+                "Schemas", "Fleet", "Postgres", "JSON", "Crypto", "System", "Bytes",
             ]),
     ],
     swiftLanguageModes: [.v6],

@@ -51,9 +51,8 @@ public final class AlertDispatcher: Sendable {
             return state.receivers.map(\.running)
         }
         worker.stop()
-        for receiver in receivers { receiver.askToStop() }
-        for receiver in receivers { receiver.stop() }
-        thread.join()
+        end(receivers)
+        thread.join(milliseconds: 4_000)
     }
 
     /// Goes on with another configuration; receivers that did not change are left alone.
@@ -66,12 +65,20 @@ public final class AlertDispatcher: Sendable {
             state.receivers.removeAll { !configuration.receivers.contains($0.settings) }
             return leaving.map(\.running)
         }
-        for receiver in old { receiver.askToStop() }
-        for receiver in old { receiver.stop() }
+        end(old)
         state.withLock { state in
             guard state.isRunning else { return }
             let running = state.receivers.map(\.settings)
             start(configuration.receivers.filter { !running.contains($0) }, in: &state)
+        }
+    }
+
+    /// All at once: one that hangs does not hold up the others.
+    private func end(_ receivers: [AlertReceiver]) {
+        for receiver in receivers { receiver.askToStop() }
+        let end = SystemClock.monotonicMilliseconds() + 4_000
+        for receiver in receivers {
+            receiver.stop(milliseconds: max(0, end - SystemClock.monotonicMilliseconds()))
         }
     }
 

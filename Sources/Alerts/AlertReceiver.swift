@@ -15,16 +15,17 @@ final class AlertReceiver: Sendable {
         worker = ReceiverWorker(database: database, settings)
     }
 
-    deinit { stop() }
+    deinit { stop(milliseconds: 4_000) }
 
     func start() { thread.start("alert-receiver") { [worker] in worker.run() } }
 
     /// Begins the end, without waiting for it.
     func askToStop() { worker.stop() }
 
-    func stop() {
+    /// Waits so long for its end.
+    func stop(milliseconds: Int64) {
         worker.stop()
-        thread.join()
+        thread.join(milliseconds: milliseconds)
     }
 }
 

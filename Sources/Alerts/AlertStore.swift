@@ -201,7 +201,8 @@ enum AlertStatements {
     static let nextEpisode = PreparedStatement(
         "alerts next episode",
         """
-        SELECT coalesce(max(episode) + 1, 0) FROM heartline.alerts WHERE kind = 'mass-offline'
+        SELECT coalesce(max(episode) + 1, 0) FROM heartline.alerts
+         WHERE kind = 'mass-offline' AND entity = 'fleet'
         """)
     static let news = PreparedStatement(
         "alerts news",

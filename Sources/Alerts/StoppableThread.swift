@@ -19,7 +19,7 @@ final class StoppableThread: Sendable {
     }
 
     /// Waits for its end, `milliseconds` at most; then it is left to itself.
-    func join(milliseconds: Int64 = 4_000) {
+    func join(milliseconds: Int64) {
         guard let thread = thread.withLock({ $0.take() }) else { return }
         if ended.wait(milliseconds: milliseconds) {
             thread.join()

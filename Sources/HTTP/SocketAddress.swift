@@ -126,6 +126,36 @@ public struct ClientAddress: Hashable, Sendable, CustomStringConvertible {
         }
     }
 
+    /// Reads an address as people write it; `nil` for anything else.
+    package init?(_ text: String) {
+        var four = in_addr()
+        var six = in6_addr()
+        if unsafe inet_pton(AF_INET, text, &four) == 1 {
+            self.init(
+                high: 0, low: Self.mappedPrefix | UInt64(UInt32(bigEndian: four.s_addr)))
+        } else if unsafe inet_pton(AF_INET6, text, &six) == 1 {
+            let (high, low) = unsafe withUnsafeBytes(of: &six) {
+                unsafe (
+                    UInt64(bigEndian: $0.loadUnaligned(as: UInt64.self)),
+                    UInt64(bigEndian: $0.loadUnaligned(fromByteOffset: 8, as: UInt64.self))
+                )
+            }
+            self.init(high: high, low: low)
+        } else {
+            return nil
+        }
+    }
+
+    private init(high: UInt64, low: UInt64) {
+        self.high = high
+        self.low = low
+    }
+
+    /// What one client has to itself: an IPv4 address, but all of an IPv6 /64.
+    public var network: ClientAddress {
+        isIPv4 ? self : ClientAddress(high: high, low: 0)
+    }
+
     public var isIPv4: Bool { high == 0 && low >> 32 == Self.mappedPrefix >> 32 }
 
     public var description: String {

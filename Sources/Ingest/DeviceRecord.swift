@@ -14,14 +14,20 @@ struct DeviceConfiguration {
     var network: NetworkConfiguration
     var forwards: [PortForward]
 
+    /// The forwards of device `d` as one text.
+    static let forwardsColumn =
+        """
+        (SELECT string_agg(concat_ws(' ', f.protocol, f.listen_port, f.target_port, \
+        f.target_host), E'\\n') FROM heartline.forwards f WHERE f.device_id = d.device_id)
+        """
+
     /// One statement, so that all parts are of one moment. Its only parameter: the devices' ids.
     static let select = PreparedStatement(
         "device_configurations",
         """
         SELECT d.device_id, d.version, d.suspended, host(d.internal_address), d.sealed_secrets, \
         n.server_public_key, n.endpoint, host(n.server_address), n.dns, n.allowed_ips, \
-        (SELECT string_agg(concat_ws(' ', f.protocol, f.listen_port, f.target_port, \
-        f.target_host), E'\\n') FROM heartline.forwards f WHERE f.device_id = d.device_id) \
+        \(forwardsColumn) \
         FROM heartline.devices d CROSS JOIN heartline.network n WHERE d.device_id = ANY($1)
         """)
 
@@ -53,7 +59,8 @@ struct DeviceConfiguration {
         forwards = Self.forwards(try row.optionalText(10) ?? "")
     }
 
-    private static func forwards(_ text: String) -> [PortForward] {
+    /// What `select` reads of a device's forwards.
+    static func forwards(_ text: String) -> [PortForward] {
         text.split(separator: "\n").compactMap { line in
             let parts = line.split(separator: " ", maxSplits: 3)
             guard parts.count == 4, let listen = UInt16(parts[1]), let target = UInt16(parts[2])

@@ -14,15 +14,18 @@ public final class FrontEnd<LogType: EventLog>: Sendable {
     /// What this and other parts of the process wait for; `/readyz` shows it.
     public let readiness: Readiness
     public let counters: IngestCounters
+    /// `nil` where agents cannot be provisioned.
+    public var provisioning: ProvisionCounters? { provisioner?.counters }
 
     private let settings: FrontEndSettings
     private let producer: LogType.Producer
     private let cache: ConfigCache
     private let loader: ConfigLoader
+    private let provisioner: Provisioner?
     private let bell: BellTail<LogType>
     private let beacons: BeaconWriter
     private let server: Server
-    private let admin: Server?
+    private let admin: AdminListener?
     private let isStopped = Atomic(false)
 
     /// Binds the listeners; nothing is answered before `start`.
@@ -39,6 +42,10 @@ public final class FrontEnd<LogType: EventLog>: Sendable {
         }
         guard settings.secretKey.count == AESGCM.keyBytes else {
             throw FrontEndError(reason: "the secret key has not 32 bytes")
+        }
+        guard settings.salt.isEmpty || settings.salt.count >= SecretFiles.minimumSaltBytes else {
+            throw FrontEndError(
+                reason: "the salt has fewer than \(SecretFiles.minimumSaltBytes) bytes")
         }
         guard let partitions = try log.partitionCount(of: .heartbeats) else {
             throw FrontEndError(reason: "topic heartbeats does not exist; create the topics first")
@@ -62,6 +69,15 @@ public final class FrontEnd<LogType: EventLog>: Sendable {
             cache: cache, queue: queue, readiness: readiness, databaseURL: databaseURL,
             secretKey: settings.secretKey,
             statementMilliseconds: settings.databaseMilliseconds)
+        let provisioner =
+            settings.salt.isEmpty
+            ? nil
+            : Provisioner(
+                settings: settings.provisioning, cache: cache, salt: settings.salt,
+                secretKey: settings.secretKey, databaseURL: databaseURL,
+                statementMilliseconds: settings.databaseMilliseconds)
+        self.provisioner = provisioner
+        let rates = settings.provisioning.limit.map { ClientRates<ClientAddress>($0) }
         bell = BellTail(
             log, cache: cache, readiness: readiness,
             group: "front-end-\(String(boot, radix: 16))")
@@ -72,10 +88,19 @@ public final class FrontEnd<LogType: EventLog>: Sendable {
         listener.limits.drainMilliseconds = min(
             listener.limits.drainMilliseconds, settings.drainMilliseconds)
         server = try Server(configuration: listener) { loop in
-            IngestHandler(AgentAPI(state, loop: loop))
+            IngestHandler(
+                AgentAPI(state, loop: loop),
+                provisioner.map {
+                    [ProvisionAPI($0, rates: rates, overloadBytes: state.overloadBytes)]
+                } ?? [])
         }
         admin = try settings.admin.map { configuration in
-            try Server(configuration: configuration) { _ in AdminAPI(readiness) }
+            try AdminListener(
+                configuration, readiness: readiness,
+                administration: settings.adminToken.map {
+                    AdministrationSettings(
+                        databaseURL: databaseURL, secretKey: settings.secretKey, token: $0)
+                })
         }
     }
 
@@ -92,12 +117,17 @@ public final class FrontEnd<LogType: EventLog>: Sendable {
 
     /// Starts to answer, once the log is followed and has taken a first beacon.
     ///
+    /// - Parameter interrupt: called now and then while it waits; what it throws ends the start.
     /// - Throws: `FrontEndError` if the log does not get that far within `startMilliseconds`.
-    public func start() throws {
+    public func start(interrupt: () throws -> Void = {}) throws {
         try admin?.start()
         bell.start()
         do {
-            guard bell.waitUntilListening(milliseconds: settings.startMilliseconds) else {
+            let listeningDeadline =
+                SystemClock.monotonicMilliseconds() + settings.startMilliseconds
+            while !bell.waitUntilListening(milliseconds: 100) {
+                try interrupt()
+                guard SystemClock.monotonicMilliseconds() >= listeningDeadline else { continue }
                 let reason = readiness.unready.first { $0.part == BellTail<LogType>.part }?.reason
                 throw FrontEndError(
                     reason: "topic device-configs cannot be followed: \(reason ?? "no answer")")
@@ -109,9 +139,11 @@ public final class FrontEnd<LogType: EventLog>: Sendable {
                 guard SystemClock.monotonicMilliseconds() < deadline else {
                     throw FrontEndError(reason: "the log takes no beacon; see its own messages")
                 }
+                try interrupt()
                 pause.wait(milliseconds: 50)
             }
             loader.start()
+            provisioner?.start()
             beacons.start()
             try server.start()
         } catch {
@@ -129,6 +161,7 @@ public final class FrontEnd<LogType: EventLog>: Sendable {
         readiness.set("front-end", "stopping")
         server.drain()
         loader.stop()
+        provisioner?.stop()
         bell.stop()
         // No loop runs any more, so nothing can come behind this beacon.
         beacons.leave()

@@ -8,8 +8,14 @@ public struct FrontEndSettings: Sendable, CustomStringConvertible {
     public var server: ServerConfiguration
     /// The operators' listener; `nil`: none.
     public var admin: ServerConfiguration?
+    /// What operators must show on it; `nil`: it tells the health only.
+    public var adminToken: AdminToken?
     /// `HEARTLINE_SECRET_KEY`, 32 bytes.
     public var secretKey: [UInt8]
+    /// `SERVER_SALT`, at least 16 bytes. Empty, the default: agents cannot be provisioned here, and are
+    /// answered 404.
+    public var salt: [UInt8] = []
+    public var provisioning = ProvisioningSettings()
     /// The front-end's name in beacons: stable over its restarts, and unlike any other's. At most
     /// 120 bytes. Default: the host's name and the address it listens on.
     public var name: String

@@ -56,28 +56,24 @@ struct AddressPool: Equatable {
     /// Devices that fit.
     var capacity: Int64 { Int64(lastHost - firstHost) }
 
-    /// `count` addresses that come after `last`, the highest in use; `nil` if there are not enough.
-    func following(_ last: UInt32?, count: Int) -> [UInt32]? {
-        var result: [UInt32] = []
-        result.reserveCapacity(count)
-        var next = max(firstHost, (last ?? network) + 1)
-        while result.count < count {
-            guard next <= lastHost else { return nil }
-            if next != server { result.append(next) }
-            next += 1
-        }
-        return result
+    /// Up to `count` addresses that come after `last`, the highest in use.
+    func following(_ last: UInt32?, atMost count: Int) -> [UInt32] {
+        let next = max(firstHost, (last ?? network) + 1)
+        return next > lastHost ? [] : addresses(in: [next...lastHost], atMost: count)
     }
 
-    /// `count` addresses that are not in use; `nil` if there are not enough.
-    func gaps(in used: Set<UInt32>, count: Int) -> [UInt32]? {
+    /// The first `count` addresses of these ranges that may be given to a device.
+    func addresses(in ranges: [ClosedRange<UInt32>], atMost count: Int) -> [UInt32] {
         var result: [UInt32] = []
         result.reserveCapacity(count)
-        for address in firstHost...lastHost where address != server && !used.contains(address) {
-            if result.count == count { break }
-            result.append(address)
+        for range in ranges {
+            for address in range.clamped(to: firstHost...lastHost) where address != server {
+                if result.count == count { return result }
+                // A range that lies outside is clamped to an end.
+                if range.contains(address) { result.append(address) }
+            }
         }
-        return result.count == count ? result : nil
+        return result
     }
 
     static func parse(_ text: String) -> UInt32? {

@@ -27,8 +27,9 @@ public struct DeviceSummary: Sendable, Equatable {
 public final class Registry {
     let connection: PostgresConnection
     let secretKey: [UInt8]
-    private let box: SecretBox
+    let box: SecretBox
     private var network: NetworkConfiguration?
+    var addressSearch = AddressSearch()
 
     /// - Parameter secretKey: `HEARTLINE_SECRET_KEY`, 32 bytes.
     /// - Throws: `CryptoError` for a key of another size.
@@ -88,11 +89,20 @@ public final class Registry {
 
     /// Takes the lock that every change of the registry holds until its commit.
     func lockNetwork() throws -> (pool: AddressPool, network: NetworkConfiguration) {
-        let rows = try connection.execute(
-            """
-            SELECT prefix, host(server_address), server_public_key, endpoint, dns, allowed_ips \
-            FROM heartline.network FOR UPDATE
-            """)
+        try Self.network(try connection.execute(Self.networkLock))
+    }
+
+    static let networkLock = PreparedStatement(
+        "lock_network",
+        """
+        SELECT prefix, host(server_address), server_public_key, endpoint, dns, allowed_ips \
+        FROM heartline.network FOR UPDATE
+        """)
+
+    /// What `networkLock` has read.
+    static func network(
+        _ rows: PostgresResult
+    ) throws -> (pool: AddressPool, network: NetworkConfiguration) {
         guard let row = rows.first else { throw Self.noNetwork }
         let prefix = try row.inet(0)
         let server = try row.text(1)
@@ -177,7 +187,7 @@ public final class Registry {
         return result
     }
 
-    private func configuration(_ row: PostgresRow) throws -> DeviceConfiguration {
+    func configuration(_ row: PostgresRow) throws -> DeviceConfiguration {
         let read = try DeviceConfiguration(row, box: box, network: network)
         network = read.network
         return read
@@ -185,90 +195,13 @@ public final class Registry {
 
     // MARK: - Changing
 
-    /// Suspends a device: its heartbeats are answered 403.
-    /// - Returns: its version, and whether this changed it.
-    @discardableResult
-    public func suspend(_ id: DeviceID) throws -> (version: Int64, changed: Bool) {
-        try setSuspended(id, true)
-    }
-
-    /// Ends a suspension.
-    /// - Returns: its version, and whether this changed it.
-    @discardableResult
-    public func resume(_ id: DeviceID) throws -> (version: Int64, changed: Bool) {
-        try setSuspended(id, false)
-    }
-
-    private func setSuspended(
-        _ id: DeviceID, _ isSuspended: Bool
-    ) throws -> (version: Int64, changed: Bool) {
-        try connection.transaction {
-            _ = try lockNetwork()
-            let updated = try connection.execute(
-                """
-                UPDATE heartline.devices SET suspended = $2, version = version + 1, \
-                updated_at = now() WHERE device_id = $1 AND suspended <> $2 RETURNING version
-                """,
-                .uuid(id.high, id.low), .bool(isSuspended))
-            let rows = try connection.execute(
-                DeviceConfiguration.select, .uuidArray([(id.high, id.low)]))
-            guard let row = rows.first else {
-                throw RegistryError(
-                    isSuspended ? "suspending a device" : "resuming a device", .unknownDevice,
-                    "no device has the id \(id)")
-            }
-            let configuration = try configuration(row)
-            guard !updated.isEmpty else { return (configuration.version, false) }
-            try announce(
-                ConfigChange(
-                    device: id, kind: isSuspended ? .suspended : .resumed,
-                    version: configuration.version, isSuspended: isSuspended, actor: "",
-                    tunnel: configuration.tunnel(), forwards: configuration.forwards),
-                Lifecycle(
-                    device: id, kind: isSuspended ? .suspended : .resumed,
-                    version: configuration.version))
-            return (configuration.version, true)
-        }
-    }
-
-    /// Writes what a change is told by to the outbox: the change itself, the bell that empties the
-    /// front-ends' caches, and for the judges of the device its lifecycle.
-    ///
-    /// The bell is rung from here, and not only by the pipeline that follows `config-changes`: a
-    /// suspension holds on every front-end even while no pipeline runs.
+    /// Writes what a change is told by to the outbox.
     /// - Parameter lifecycle: `nil` where liveness is not concerned.
     func announce(_ change: ConfigChange, _ lifecycle: Lifecycle?) throws {
-        var key = ByteBuffer()
-        key.append(change.device)
-        var events: [(Topic, ByteBuffer?)] = []
-        if let lifecycle {
-            var value = ByteBuffer()
-            value.append(lifecycle)
-            events.append((.heartbeats, value))
-        }
-        var value = ByteBuffer()
-        value.append(change)
-        events.append((.configChanges, value))
-        if change.kind == .removed {
-            events.append((.deviceConfigs, nil))
-        } else {
-            var bell = ByteBuffer()
-            bell.append(
-                bellOf: change.device, version: change.version, change.hashes,
-                isSuspended: change.isSuspended)
-            events.append((.deviceConfigs, bell))
-        }
-        let time = EventTime(milliseconds: SystemClock.wallMilliseconds())
-        for (topic, value) in events {
-            try connection.execute(
-                """
-                INSERT INTO heartline.outbox \
-                (source, partition, sequence, topic, key, value, record_time) VALUES ('registry', \
-                0, nextval('heartline.registry_outbox_sequence'), $1, $2, $3, $4)
-                """,
-                .text(topic.rawValue), .bytea(key), value.map { .bytea($0) } ?? .null,
-                .timestamptz(time.postgresMicroseconds))
-        }
-        try connection.run("NOTIFY heartline_outbox")
+        var events = RegistryEvents()
+        events.append(change, lifecycle)
+        var pipeline = PostgresPipeline()
+        events.add(to: &pipeline)
+        try connection.run(pipeline)
     }
 }

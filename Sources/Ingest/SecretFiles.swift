@@ -2,7 +2,7 @@ internal import Bytes
 internal import Crypto
 internal import Foundation
 
-/// The two secrets that a front-end needs.
+/// The two secrets of an installation.
 public struct ServerSecrets: Sendable, CustomStringConvertible {
     /// `SERVER_SALT` of the agent contract: UTF-8 bytes behind the hardware id in key derivation.
     public let salt: [UInt8]
@@ -60,6 +60,30 @@ public enum SecretFiles {
                 name: keyName, reason: "it is not 64 hexadecimal digits", remedy: keyRemedy)
         }
         return ServerSecrets(salt: Array(salt.utf8), secretKey: key)
+    }
+
+    static let adminTokenName = "HEARTLINE_ADMIN_TOKEN"
+    static let adminTokenRemedy = "make one with: openssl rand -hex 32"
+
+    /// Reads the operators' token from `environment`, or else from `file`.
+    ///
+    /// - Parameter makesFile: a file that is missing is made, readable by its owner only.
+    /// - Returns: `nil` if there is neither.
+    public static func adminToken(
+        environment: [String: String], file: String?, makesFile: Bool
+    ) throws -> AdminToken? {
+        if let text = environment[adminTokenName] { return try AdminToken(text) }
+        guard let file else { return nil }
+        if let text = try read(file, adminTokenName, adminTokenRemedy) {
+            return try AdminToken(text)
+        }
+        guard makesFile else {
+            throw SecretError(
+                name: adminTokenName, reason: "\(file) is not there", remedy: adminTokenRemedy)
+        }
+        let random = try Random.bytes(32)
+        let made = Hex.encode(random.span)
+        return try AdminToken(try keep(made, file, adminTokenName, adminTokenRemedy))
     }
 
     private static func value(

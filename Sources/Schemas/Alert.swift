@@ -9,6 +9,8 @@ public enum AlertKind: String, CaseIterable, Sendable {
     case frontEndLost = "front-end-lost"
     /// For operators: no front-end reports at all.
     case ingestSilent = "ingest-silent"
+    /// For operators: the network's prefix has no address left for a new device.
+    case poolExhausted = "pool-exhausted"
     /// A large part of the active devices went offline within a minute: one alert for all of them.
     case massOffline = "mass-offline"
 }

@@ -38,6 +38,7 @@ struct DemoPicture {
 
               SELECT state, count(*) FROM heartline.device_status GROUP BY state;
               SELECT * FROM heartline.device_state_history ORDER BY started_at DESC LIMIT 10;
+              SELECT state, count(*), max(delay) FROM heartline.config_rollout GROUP BY state;
               SELECT kind, entity, opened_at, resolved_at FROM heartline.alerts ORDER BY opened_at DESC LIMIT 10;
 
 

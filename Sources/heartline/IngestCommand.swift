@@ -11,7 +11,7 @@ enum IngestCommand {
             """,
         options: [
             InstanceOptions.data, requiredDatabase, InstanceOptions.partitions,
-            InstanceOptions.retention,
+            InstanceOptions.retention, InstanceOptions.spool,
         ] + LogAccess.options + InstanceOptions.frontEnd + InstanceOptions.logging
     ) { arguments in
         Signals.hold()
@@ -22,8 +22,9 @@ enum IngestCommand {
         return try Service.run(instance, arguments) { instance in
             Terminal.write(
                 """
-                heartline \(Version.current) takes heartbeats.
+                heartline \(Version.current) takes heartbeats and provisions agents.
                   heartbeats  POST \(instance.url)/api/v1/heartbeat
+                  agents      POST \(instance.url)/api/v1/provision
                   admin       \(instance.adminURL)/readyz
 
                 """)

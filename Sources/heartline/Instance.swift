@@ -9,6 +9,7 @@ import Schemas
 import Sinks
 import Synchronization
 import System
+import TLS
 
 /// What runs in one process, and its way up and down.
 ///
@@ -38,10 +39,15 @@ final class Instance {
         var network: String?
         /// `nil`: the embedded log under `data`.
         var kafka: KafkaLogSettings?
+        /// Bytes that may wait for the cluster on disk.
+        var spoolBytes = 4 << 30
         /// Heartbeats are answered only when they are stored.
         var isHeartbeatAcked = false
         /// The operators' listener of a process without front-end; `nil`: none.
         var admin: ServerConfiguration?
+        /// What operators' token is read from; `nil`: `admin-token` under `data` where everything is
+        /// prepared, otherwise only the environment.
+        var adminTokenFile: String?
         /// Who is told of alerts; `nil` where nothing is judged.
         var alerts: AlertsConfiguration?
         /// Ports that are taken are no error: the system chooses others.
@@ -55,17 +61,19 @@ final class Instance {
     let readiness = Readiness()
     private(set) var databaseURL = ""
     private(set) var secrets: ServerSecrets?
+    private var adminToken: AdminToken?
     private(set) var frontEnd: (any RunningFrontEnd)?
     private(set) var pipelines: [RunningPipeline] = []
-    private var isSecure = false
+    /// Of the public listener.
+    private var tls: TLSContext?
     private var files: [PipelineFile]
     private var privateDatabase: PrivateDatabase?
     private(set) var eventLog: OpenLog?
     private var spool: SpoolingLog<KafkaLog>?
     /// Where the front-end has none of its own.
     private var adminListener: AdminListener?
-    private var stopRegistryOutbox: (() -> Void)?
     private var alertDispatcher: AlertDispatcher?
+    private var stopRegistryOutbox: (@Sendable () -> Void)?
     private var lock: FileLock?
 
     init(_ settings: Settings) {
@@ -74,7 +82,7 @@ final class Instance {
     }
 
     /// Where devices send to; empty without a front-end.
-    var url: String { frontEnd?.url(isSecure: isSecure) ?? "" }
+    var url: String { frontEnd?.url(isSecure: tls != nil) ?? "" }
 
     /// Where operators look; empty if nowhere.
     var adminURL: String { adminListener?.url ?? frontEnd?.adminURL ?? "" }
@@ -84,21 +92,40 @@ final class Instance {
     /// Brings everything up; what was started is brought down again if that does not work out.
     /// - Parameter progress: told what is done next, for people.
     func start(_ progress: (String) -> Void) throws {
+        // Until then what has not begun yet has nothing to say of itself.
+        readiness.set(Self.startPart, "not everything is started yet")
         do {
             try bringUp(progress)
+            look()
+            readiness.set(Self.startPart, nil)
         } catch {
             stop()
             throw error
         }
     }
 
+    /// The file that operators' token is read from, unless the environment has it.
+    var adminTokenFile: String? {
+        settings.adminTokenFile ?? (settings.preparesAll ? "\(settings.data)/admin-token" : nil)
+    }
+
+    private func readAdminToken() throws -> AdminToken? {
+        let token = try SecretFiles.adminToken(
+            environment: ProcessInfo.processInfo.environment, file: adminTokenFile,
+            makesFile: settings.preparesAll && settings.adminTokenFile == nil)
+        if token == nil {
+            Log.notice("the admin listener answers health only: no --admin-token-file is given")
+        }
+        return token
+    }
+
     private func bringUp(_ progress: (String) -> Void) throws {
         try takeLock()
-        if settings.roles.contains(.ingest) {
-            secrets = try SecretFiles.load(
-                environment: ProcessInfo.processInfo.environment,
-                directory: settings.preparesAll ? settings.data : nil)
-        }
+        // Also where only pipelines run: one with another installation's secrets is on the wrong database.
+        secrets = try SecretFiles.load(
+            environment: ProcessInfo.processInfo.environment,
+            directory: settings.preparesAll ? settings.data : nil)
+        if settings.roles.contains(.ingest) { adminToken = try readAdminToken() }
         if let address = settings.database {
             databaseURL = address
         } else {
@@ -112,7 +139,8 @@ final class Instance {
         try checkInterrupt()
         let plan = try prepareDatabase(progress)
         try checkInterrupt()
-        let frontEndSettings = try secrets.flatMap { try settings.frontEnd?($0) }
+        var frontEndSettings = try secrets.flatMap { try settings.frontEnd?($0) }
+        frontEndSettings?.adminToken = adminToken
         if let kafka = settings.kafka {
             try bringUp(onKafka: kafka, plan, frontEndSettings, progress)
         } else {
@@ -138,7 +166,16 @@ final class Instance {
         let log = try KafkaLog(kafka)
         eventLog = .kafka(log)
         readiness.set(Self.kafkaPart, log.fault)
-        if let admin = frontEndSettings?.admin ?? settings.admin { try startAdmin(admin) }
+        if let admin = frontEndSettings?.admin ?? settings.admin {
+            try startAdmin(
+                admin,
+                frontEndSettings.flatMap { settings in
+                    settings.adminToken.map {
+                        AdministrationSettings(
+                            databaseURL: databaseURL, secretKey: settings.secretKey, token: $0)
+                    }
+                })
+        }
         if settings.preparesAll {
             try wait(for: log, progress) { nil }
             try plan.create(in: log, retentionBytes: settings.retentionBytes)
@@ -152,6 +189,7 @@ final class Instance {
         frontEndSettings.startMilliseconds = 60_000
         var spoolSettings = SpoolSettings(directory: "\(settings.data)/spool")
         spoolSettings.topics = kafka.ackedTopics
+        spoolSettings.limitBytes = settings.spoolBytes
         // The registry's events have an outbox in the database and need no spool.
         startRegistryOutbox(log)
         let spooling = try SpoolingLog(log, spoolSettings)
@@ -160,6 +198,7 @@ final class Instance {
     }
 
     private static let kafkaPart = "kafka"
+    private static let startPart = "start"
 
     /// Waits until the cluster answers and nothing else is in the way.
     private func wait(
@@ -181,17 +220,24 @@ final class Instance {
             readiness.set(Self.kafkaPart, reason)
             guard let reason else { return }
             if told.isEmpty { progress("waiting for Kafka at \(log.settings.brokers)") }
-            if told != reason { Log.notice("waiting for Kafka", ["reason": reason]) }
+            if told != reason {
+                Log.notice("waiting for Kafka", ["reason": reason])
+            }
             told = reason
             try checkInterrupt()
             pause.wait(milliseconds: 200)
         }
     }
 
-    private func startAdmin(_ configuration: ServerConfiguration) throws {
-        let listener = try AdminListener(configuration, readiness: readiness)
+    private func startAdmin(
+        _ configuration: ServerConfiguration, _ administration: AdministrationSettings? = nil
+    ) throws {
+        let listener = try AdminListener(
+            configuration, readiness: readiness, administration: administration)
         adminListener = listener
         try listener.start()
+        // Long before all else is there.
+        Log.notice("operators are answered", ["admin": listener.url])
     }
 
     private func startAlerts() {
@@ -215,10 +261,11 @@ final class Instance {
     private func startFrontEnd<LogType: EventLog>(
         _ log: LogType, _ settings: FrontEndSettings
     ) throws {
-        isSecure = settings.server.tls != nil
+        tls = settings.server.tls
         let frontEnd = try bindFrontEnd(log, settings)
         self.frontEnd = frontEnd
-        try frontEnd.start()
+        // An end that is asked for meanwhile need not wait for the log.
+        try frontEnd.start { try checkInterrupt() }
     }
 
     private func bindFrontEnd<LogType: EventLog>(
@@ -280,7 +327,13 @@ final class Instance {
                 if let prefix = settings.network { network.prefix = prefix }
                 try registry.prepareNetwork(network)
             } else {
-                try registry.checkKey()
+                do {
+                    try registry.checkKey()
+                } catch let error as RegistryError
+                    where error.kind == .noNetwork && !settings.roles.contains(.ingest)
+                {
+                    // Nothing is there that another key could have sealed, and pipelines need none of it.
+                }
             }
         }
         return plan
@@ -304,6 +357,10 @@ final class Instance {
 
     /// Looks after what can fail while running and tells the readiness.
     func look() {
+        // A front-end goes on without the cluster; a worker has nothing to do.
+        if !settings.roles.contains(.ingest), case .kafka(let log)? = eventLog {
+            readiness.set(Self.kafkaPart, log.fault)
+        }
         for pipeline in pipelines {
             let faults = pipeline.faults
             readiness.set(
@@ -313,9 +370,12 @@ final class Instance {
     }
 
     /// Waits until every part is ready.
+    /// - Parameters:
+    ///   - seconds: `nil`: as long as it takes; `/readyz` tells why.
+    ///   - hangup: called at that signal.
     /// - Throws: what is not, after `seconds`; `Interrupted` at a signal that ends the process.
-    func waitUntilReady(seconds: Int64) throws {
-        let end = SystemClock.monotonicMilliseconds() + seconds * 1_000
+    func waitUntilReady(seconds: Int64?, hangup: () -> Void) throws {
+        let end = seconds.map { SystemClock.monotonicMilliseconds() + $0 * 1_000 } ?? .max
         while true {
             look()
             let unready = readiness.unready
@@ -324,8 +384,10 @@ final class Instance {
                 let reasons = unready.map { "\($0.part): \($0.reason)" }.joined(separator: "\n  ")
                 throw Failure("starting: not everything became ready:\n  \(reasons)")
             }
-            if let signal = Signals.wait(milliseconds: 20), signal != .hangup {
-                throw Interrupted()
+            switch Signals.wait(milliseconds: 20) {
+            case .terminate, .interrupt: throw Interrupted()
+            case .hangup: hangup()
+            case nil: break
             }
         }
     }
@@ -348,14 +410,23 @@ final class Instance {
                     to: .errors)
                 continue
             }
-            if files[index].processor == file.processor {
-                Terminal.write("The pipeline \(file.name) has not changed.\n", to: .errors)
-            } else if case .tunnelHealth(let values) = file.processor {
-                pipeline.reconfigure(values)
-                files[index] = file
+            let waiting = file.waitingForStart(comparedTo: files[index])
+            if !waiting.isEmpty {
+                Terminal.write(
+                    "The pipeline \(file.name): \(waiting.joined(separator: ", ")) changed, which waits for the next start.\n",
+                    to: .errors)
+            }
+            // Another processor cannot take the place of the one that runs.
+            let isSame = files[index].processor.name == file.processor.name
+            if isSame, files[index].processor != file.processor {
+                pipeline.reconfigure(file.processor)
+                // What waits for the next start is told of again at the next reload.
+                files[index].processor = file.processor
                 Terminal.write(
                     "The pipeline \(file.name) goes on with settings \(file.settingsRevision).\n",
                     to: .errors)
+            } else if waiting.isEmpty {
+                Terminal.write("The pipeline \(file.name) has not changed.\n", to: .errors)
             }
         }
         for file in files where !newest.contains(where: { $0.name == file.name }) {
@@ -379,6 +450,21 @@ final class Instance {
         }
     }
 
+    /// Reads the certificate's files again. New connections get the new certificate; those that are
+    /// open go on. Files with a fault change nothing.
+    func reloadCertificate() {
+        guard let tls else { return }
+        do throws(TLSError) {
+            try tls.reload()
+        } catch {
+            Terminal.write("The old certificate stays in use:\n\(error)\n", to: .errors)
+            return
+        }
+        Terminal.write(
+            "The certificate in \(tls.files.certificateChain) was read again.\n", to: .errors)
+        for warning in tls.warnings { Log.warning("TLS", ["tls.warning": warning]) }
+    }
+
     // MARK: - Down
 
     /// Ends everything in order: no more requests, what came is in the log, what was read is in the
@@ -386,13 +472,25 @@ final class Instance {
     func stop() {
         let deadline = SystemClock.monotonicMilliseconds() + Self.stopMilliseconds
         if lock != nil { RunFile.remove(in: settings.data) }
+        // A database or a cluster that hangs can hold up what waits for it. All of it can be cut: what
+        // was not stored is read again.
+        let isDown = Waker()
+        if !settings.preparesAll { Self.cut(after: Self.stopMilliseconds + 500, unless: isDown) }
+        // These wait for the log by themselves, beside the rest.
+        let outboxEnd = stopRegistryOutbox.map { stop in
+            SystemThread.start("outbox-end") { stop() }
+        }
+        let alertsEnd = alertDispatcher.map { dispatcher in
+            SystemThread.start("alerts-end") { dispatcher.stop() }
+        }
+        if case .kafka(let log)? = eventLog { log.beginClosing() }
         frontEnd?.stop()
         for pipeline in pipelines {
             pipeline.stop(
                 milliseconds: max(100, deadline - 2_000 - SystemClock.monotonicMilliseconds()))
         }
-        alertDispatcher?.stop()
-        stopRegistryOutbox?()
+        alertsEnd?.join()
+        outboxEnd?.join()
         spool?.close()
         eventLog?.close()
         adminListener?.stop()
@@ -406,6 +504,16 @@ final class Instance {
         eventLog = nil
         privateDatabase = nil
         lock = nil
+        isDown.signal()
+    }
+
+    /// Ends the process if `isDown` is not signalled in time.
+    private static func cut(after milliseconds: Int64, unless isDown: Waker) {
+        SystemThread.start("cut") {
+            guard !isDown.wait(milliseconds: milliseconds) else { return }
+            Log.warning("the end took too long and was cut; the next start goes on where it stood")
+            _exit(0)
+        }.detach()
     }
 }
 

@@ -6,7 +6,8 @@ enum ProcessCommand {
     static let command = Command(
         name: "process", summary: "the pipelines alone: judge what is in the log",
         details: """
-            For installations of several processes. The database must have been migrated and the topics made.
+            For installations of several processes. The database must have been migrated and the topics made;
+            SERVER_SALT and HEARTLINE_SECRET_KEY must be in the environment, as for the front-ends.
             The log is Kafka with --brokers, where any number of workers share the partitions, and otherwise
             the one under --data. SIGHUP reads the pipeline files and alerts.yaml again.
             """,
@@ -23,7 +24,10 @@ enum ProcessCommand {
             try Service.settings(arguments, roles: .process, preparesAll: false))
         return try Service.run(instance, arguments) { instance in
             let names = instance.settings.pipelines.map(\.name).joined(separator: ", ")
-            Terminal.write("heartline \(Version.current) runs the pipelines \(names)\n")
+            let admin =
+                instance.adminURL.isEmpty ? "" : "  admin       \(instance.adminURL)/readyz\n"
+            Terminal.write(
+                "heartline \(Version.current) runs the pipelines \(names)\n\(admin)")
         }
     }
 }

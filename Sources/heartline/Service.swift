@@ -12,7 +12,7 @@ enum Service {
             guard !arguments.given.contains("pipelines") else {
                 throw Failure("reading pipelines: there is no folder \(folder)")
             }
-            return [.builtIn]
+            return PipelineFile.builtIn
         }
         let files = try PipelineFile.loadFolder(folder)
         if files.isEmpty {
@@ -34,8 +34,12 @@ enum Service {
         // Everything that can be wrong with the options is found before anything is started.
         if roles.contains(.ingest) {
             _ = try InstanceOptions.frontEnd(
-                arguments, secretKey: [UInt8](repeating: 0, count: 32))
+                arguments,
+                secrets: ServerSecrets(
+                    salt: [UInt8](repeating: 0, count: 16),
+                    secretKey: [UInt8](repeating: 0, count: 32)))
         }
+        let kafka = try LogAccess.kafkaSettings(arguments)
         let pipelines = roles.contains(.process) ? try pipelineFiles(arguments) : []
         let alerts = roles.contains(.process) ? try InstanceOptions.alerts(arguments) : nil
         var settings = Instance.Settings(
@@ -45,9 +49,11 @@ enum Service {
             partitions: arguments.optionalInteger("partitions").map { Int32($0) },
             retentionBytes: InstanceOptions.retentionBytes(arguments),
             frontEnd: roles.contains(.ingest)
-                ? { try InstanceOptions.frontEnd(arguments, secretKey: $0.secretKey) } : nil,
+                ? { try InstanceOptions.frontEnd(arguments, secrets: $0) } : nil,
             preparesAll: preparesAll, network: arguments.optionalText("network"))
-        settings.kafka = try LogAccess.kafkaSettings(arguments)
+        settings.kafka = kafka
+        if roles == .ingest { settings.spoolBytes = arguments.integer("spool-mib") << 20 }
+        settings.adminTokenFile = arguments.optionalText("admin-token-file")
         settings.isHeartbeatAcked = arguments.optionalText("heartbeats") == "acked"
         settings.alerts = alerts
         if !roles.contains(.ingest) {
@@ -65,7 +71,15 @@ enum Service {
         do {
             try instance.start { Terminal.write("\($0) ...\n", to: .errors) }
             defer { instance.stop() }
-            try instance.waitUntilReady(seconds: 120)
+            func reload() {
+                instance.reloadCertificate()
+                guard instance.settings.roles.contains(.process) else { return }
+                instance.reload { try pipelineFiles(arguments) }
+                instance.reloadAlerts { try InstanceOptions.alerts(arguments) }
+            }
+            // A role of a larger installation waits for the others; starting again would not help it.
+            try instance.waitUntilReady(
+                seconds: instance.settings.preparesAll ? 120 : nil, hangup: reload)
             try whenReady(instance)
             while true {
                 let signal = Signals.wait(milliseconds: 1_000)
@@ -73,11 +87,7 @@ enum Service {
                 case .terminate, .interrupt:
                     Log.notice("stopping")
                     return .done
-                case .hangup:
-                    if instance.settings.roles.contains(.process) {
-                        instance.reload { try pipelineFiles(arguments) }
-                        instance.reloadAlerts { try InstanceOptions.alerts(arguments) }
-                    }
+                case .hangup: reload()
                 case nil: break
                 }
                 instance.look()

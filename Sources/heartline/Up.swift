@@ -8,7 +8,8 @@ enum Up {
         details: """
             Makes what is missing under --data: secrets, a private PostgreSQL (unless --database is given),
             tables, topics. When all is ready it prints where things are, and writes it to DIR/run.json, by
-            which other commands find it. SIGHUP reads the pipeline files and alerts.yaml again; SIGTERM and Ctrl-C end it
+            which other commands find it. SIGHUP reads the pipeline files, alerts.yaml and the certificate
+            again; SIGTERM and Ctrl-C end it
             in order.
             """,
         options: [
@@ -32,7 +33,9 @@ enum Up {
         return """
             heartline \(Version.current) is ready.
               heartbeats  POST \(file.listen)/api/v1/heartbeat
+              agents      POST \(file.listen)/api/v1/provision
               admin       \(file.admin)/readyz
+              operators   \(file.admin)/admin/v1, with the token in \(instance.adminTokenFile ?? "")
               database    psql '\(file.database)'
               data        \(instance.settings.data)
               pipelines   \(pipelines.joined(separator: ", "))

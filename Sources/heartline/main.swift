@@ -1,4 +1,5 @@
 import Foundation
+import Ingest
 import Pipeline
 import System
 
@@ -6,9 +7,13 @@ import System
 let commands: [Command] = [
     Up.command, Demo.command, IngestCommand.command, ProcessCommand.command, Migrate.command,
     Topics.create, Topics.check, DeviceAdd.command, DeviceList.command, DeviceShow.command,
-    Simulate.command, Status.command, AlertCommands.list, AlertCommands.silence,
-    AlertCommands.silences, AlertCommands.unsilence, AlertCommands.acknowledge,
-    PipelineLint.command, PipelineTest.command,
+    DeviceChanges.suspend, DeviceChanges.resume, DeviceChanges.rotate, DeviceChanges.remove,
+    DeviceChanges.interval, ForwardCommands.list, ForwardCommands.add, ForwardCommands.remove,
+    ForwardCommands.set, TokenCommands.create, TokenCommands.list, TokenCommands.revoke,
+    AuditList.command,
+    AlertCommands.list, AlertCommands.silence, AlertCommands.silences, AlertCommands.unsilence,
+    AlertCommands.acknowledge,
+    Simulate.command, Status.command, PipelineLint.command, PipelineTest.command,
     PipelineResume.command, Bench.command,
     Version.command,
 ]
@@ -30,7 +35,6 @@ func find(_ words: [String]) throws(UsageError) -> (command: Command, rest: [Str
         }
         throw UsageError(message)
     }
-    if words.count == 1 { throw UsageError("heartline \(words[0]) needs a command") }
     var message = "unknown command \"\(words[0]) \(words[1])\""
     let names = group.map { String($0.name.dropFirst(words[0].count + 1)) }
     if let near = NearestName.of(words[1], among: names) {
@@ -53,6 +57,10 @@ func run(_ words: [String]) -> ExitCode {
         Terminal.write(Help.group(words[0], group))
         return .done
     }
+    if !group.isEmpty, words.count == 1, !commands.contains(where: { $0.name == words[0] }) {
+        Terminal.write(Help.group(words[0], group), to: .errors)
+        return .usage
+    }
     var pointer = "heartline --help"
     do {
         let (command, rest) = try find(words[0] == "--version" ? ["version"] : words)
@@ -67,6 +75,10 @@ func run(_ words: [String]) -> ExitCode {
     } catch let error as UsageError {
         Terminal.write(
             "heartline: \(error.message)\n\(pointer) tells what there is.\n", to: .errors)
+        return .usage
+    } catch let error as SecretError {
+        // The user's to set, as options are.
+        Terminal.write("heartline: \(error)\n", to: .errors)
         return .usage
     } catch {
         Terminal.write("heartline: \(error)\n", to: .errors)

@@ -72,7 +72,7 @@ import Testing
         heartline.process.send(SIGHUP)
         #expect(await holds(within: 60) { heartline.process.errors().contains("go to people") })
         let areBack = try await holds(within: 120) {
-            for device in devices { #expect(try heartline.heartbeat(device).status == 200) }
+            for device in devices { _ = try heartline.heartbeat(device) }
             return keys.withLock { $0.count } == 4
         }
         #expect(areBack)

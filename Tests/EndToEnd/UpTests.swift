@@ -235,11 +235,85 @@ import Testing
         let noDatabase = try await Executable.run(["ingest", "--data", folder.path])
         #expect(noDatabase.status == 2)
         #expect(noDatabase.errors.contains("--database is needed"))
-        let noSecrets = try await Executable.run([
-            "ingest", "--data", folder.path, "--database", "postgresql:///nowhere?host=/nowhere",
-        ])
-        #expect(noSecrets.status == 1)
-        #expect(noSecrets.errors.contains("SERVER_SALT"))
+        let salt = "a salt of enough bytes"
+        let key = String(repeating: "5a", count: 32)
+        for (role, environment, name) in [
+            ("ingest", [:], "SERVER_SALT"),
+            ("process", [:], "SERVER_SALT"),
+            ("ingest", ["SERVER_SALT": salt], "HEARTLINE_SECRET_KEY"),
+            ("process", ["SERVER_SALT": salt], "HEARTLINE_SECRET_KEY"),
+            ("ingest", ["SERVER_SALT": "short", "HEARTLINE_SECRET_KEY": key], "SERVER_SALT"),
+            (
+                "process", ["SERVER_SALT": salt, "HEARTLINE_SECRET_KEY": "5a5a"],
+                "HEARTLINE_SECRET_KEY"
+            ),
+            ("up", ["SERVER_SALT": "short"], "SERVER_SALT"),
+            (
+                "up", ["HEARTLINE_SECRET_KEY": String(repeating: "x", count: 64)],
+                "HEARTLINE_SECRET_KEY"
+            ),
+        ] as [(String, [String: String], String)] {
+            let refused = try await Executable.run(
+                [role, "--data", folder.path, "--database", "postgresql:///nowhere?host=/nowhere"],
+                environment: environment)
+            #expect(refused.status == 2, "\(role)")
+            #expect(refused.errors.hasPrefix("heartline: reading \(name): "), "\(refused.errors)")
+            #expect(refused.errors.contains("openssl rand -hex 32"))
+            #expect(refused.errors.split(separator: "\n").count == 1)
+            #expect(!refused.errors.contains(key))
+        }
+    }
+
+    @Test("Pipelines run on a database that has no network yet") func withoutNetwork() async throws
+    {
+        let folder = try TemporaryFolder()
+        let database = try TestDatabase.make(isMigrated: false)
+        var environment = [
+            "HEARTLINE_DATABASE": database.url, "HEARTLINE_DATA": "\(folder.path)/data",
+        ]
+        // Without secrets it leaves the network to whoever has them.
+        for words in [["migrate"], ["topics", "create", "--partitions", "1"]] {
+            let outcome = try await Executable.run(words, environment: environment)
+            #expect(outcome.status == 0, "\(outcome.errors)")
+        }
+        environment["SERVER_SALT"] = "a salt of enough bytes"
+        environment["HEARTLINE_SECRET_KEY"] = String(repeating: "5a", count: 32)
+        let process = try HeartlineProcess(
+            ["process", "--pipelines", try RunningHeartline.pipelines(in: folder)],
+            environment: environment)
+        #expect(
+            await holds(within: 120) {
+                process.hasEnded || process.output().contains("runs the pipelines")
+            })
+        #expect(!process.hasEnded, "\(process.errors())")
+        process.send(SIGTERM)
+        #expect(await process.waitForEnd() == 0)
+    }
+
+    @Test("Another secret key than the one that the data was made with is noticed at the start")
+    func wrongKey() async throws {
+        let folder = try TemporaryFolder()
+        let database = try TestDatabase.make(isMigrated: false)
+        var environment = [
+            "HEARTLINE_DATABASE": database.url, "HEARTLINE_DATA": "\(folder.path)/data",
+            "SERVER_SALT": "a salt of enough bytes",
+            "HEARTLINE_SECRET_KEY": String(repeating: "5a", count: 32),
+        ]
+        for words in [["migrate"], ["topics", "create", "--partitions", "1"]] {
+            let outcome = try await Executable.run(words, environment: environment)
+            #expect(outcome.status == 0, "\(outcome.errors)")
+        }
+        environment["HEARTLINE_SECRET_KEY"] = String(repeating: "5b", count: 32)
+        for words in [
+            ["ingest", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"], ["process"],
+            ["up", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0"], ["device", "add"],
+        ] {
+            let outcome = try await Executable.run(words, environment: environment)
+            #expect(outcome.status == 1, "\(words)")
+            #expect(
+                outcome.errors.contains("HEARTLINE_SECRET_KEY is not the key"), "\(outcome.errors)")
+            #expect(outcome.output == "")
+        }
     }
 }
 

@@ -102,4 +102,19 @@ import Testing
         }
         #expect(server.state.mailboxes.withLock { $0.count } == 4)
     }
+
+    @Test(
+        "one client is an IPv4 address, or all of an IPv6 /64",
+        arguments: [
+            ("10.1.2.3", "10.1.2.3", true), ("10.1.2.3", "10.1.2.4", false),
+            ("10.1.2.3", "::ffff:10.1.2.3", true), ("2001:db8:0:1::1", "2001:db8:0:1:ffff::", true),
+            ("2001:db8:0:1::1", "2001:db8:0:2::1", false), ("::1", "::2", true),
+            ("::ffff:10.1.2.3", "::1", false),
+        ])
+    func clients(one: String, other: String, areOne: Bool) throws {
+        let first = try #require(ClientAddress(one))
+        let second = try #require(ClientAddress(other))
+        #expect((first.network == second.network) == areOne)
+        #expect(ClientAddress("10.1.2") == nil)
+    }
 }

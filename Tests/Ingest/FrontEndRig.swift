@@ -17,13 +17,16 @@ final class Rig {
     let frontEnd: FrontEnd<FakeLog>
 
     init(
-        database: TestDatabase? = nil, devices count: Int = 3,
+        database: TestDatabase? = nil, devices count: Int = 3, prefix: String? = nil,
+        databaseURL: String? = nil,
         _ change: (inout FrontEndSettings) -> Void = { _ in }
     ) throws {
         self.database = try database ?? TestDatabase.make()
         registry = try Registry(self.database.connect(), secretKey: testKey)
-        try registry.prepareNetwork()
-        devices = try registry.addDevices(count: count)
+        var network = NetworkSettings()
+        if let prefix { network.prefix = prefix }
+        try registry.prepareNetwork(network)
+        devices = count == 0 ? [] : try registry.addDevices(count: count)
         var settings = FrontEndSettings(
             server: try ServerConfiguration(host: "127.0.0.1", port: 0, loops: 2),
             admin: try ServerConfiguration(host: "127.0.0.1", port: 0, name: "admin"),
@@ -31,7 +34,8 @@ final class Rig {
         settings.name = "front-end-under-test"
         settings.beaconMilliseconds = 100
         change(&settings)
-        frontEnd = try FrontEnd(log: log, databaseURL: self.database.url, settings: settings)
+        frontEnd = try FrontEnd(
+            log: log, databaseURL: databaseURL ?? self.database.url, settings: settings)
         try frontEnd.start()
     }
 

@@ -22,6 +22,20 @@ struct TunnelStateTests {
         #expect(p.alerts.isEmpty)
     }
 
+    @Test func aDeviceThatIsProvisionedAgainStaysWhatItWas() {
+        var p = Partition()
+        p.beacons(0, 30)
+        p.lifecycle(.provisioned, d1, 0, version: 1)
+        p.beat(d1, 31)
+        p.lifecycle(.provisioned, d1, 32, version: 2)
+        #expect(p.state(d1) == .healthy)
+        #expect(p.since(d1) == 31)
+        p.lifecycle(.suspended, d1, 40, version: 3)
+        p.lifecycle(.provisioned, d1, 41, version: 4)
+        #expect(p.state(d1) == .suspended, "a new token does not undo an operator")
+        #expect(p.alerts.isEmpty)
+    }
+
     @Test func aTunnelThatWasNeverSpokenOfIsUnknown() {
         var p = Partition()
         p.beacon(0)

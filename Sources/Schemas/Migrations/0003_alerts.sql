@@ -9,6 +9,8 @@ COMMENT ON COLUMN heartline.alerts.acknowledged_at IS 'When an operator said tha
 COMMENT ON COLUMN heartline.alerts.acknowledged_by IS 'The operator who did.';
 COMMENT ON COLUMN heartline.alerts.device_count IS 'How many devices a mass-offline alert is about, as of its opening; null for other kinds.';
 
+COMMENT ON COLUMN heartline.alerts.kind IS 'offline, stale, down or flapping; for operators front-end-lost, ingest-silent, mass-offline and pool-exhausted.';
+
 -- What the dispatcher has yet to look at: written by the transaction that changes the alert, so nothing is
 -- overlooked, however late it commits.
 CREATE TABLE heartline.alert_news (
