@@ -146,7 +146,7 @@ struct ReceiverHealth {
         return max(0, notBefore - now)
     }
 
-    /// It answered, but refused this message.
+    /// It answered, but refused this message. Told once: the message is tried again and again.
     mutating func refuse(_ reason: String) {
         if !hasToldRefusal {
             Log.error(
@@ -164,7 +164,6 @@ struct ReceiverHealth {
         }
         failures = 0
         notBefore = 0
-        hasToldRefusal = false
         return wasAway
     }
 

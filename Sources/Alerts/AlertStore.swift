@@ -130,7 +130,7 @@ struct AlertStore {
         for receiver in receivers where !firing.isEmpty {
             count += try connection.execute(
                 AlertStatements.enqueueFiring, uuids(firing), stamp, .text(receiver.name),
-                .bool(receiver.kinds == nil), .textArray(receiver.kinds?.sorted() ?? [])
+                .bool(receiver.kinds == nil), .textArray(receiver.sentKinds ?? [])
             ).affectedRows
         }
         if count > 0 { try connection.execute(AlertStatements.tellReceivers) }

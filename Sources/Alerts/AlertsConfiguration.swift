@@ -25,7 +25,8 @@ public struct AlertReceiverSettings: Sendable, Equatable {
     }
 
     public var name: String
-    /// Kinds of alerts that it is sent; `nil`: all.
+    /// Kinds of alerts that it is sent; `nil`: all. Whoever is sent `offline` is sent `mass-offline` as
+    /// well, which stands for many of them.
     public var kinds: Set<String>?
     public var target: Target
     /// Wait after the first failure in milliseconds; it doubles with each further one. Default: 1 s.
@@ -37,6 +38,13 @@ public struct AlertReceiverSettings: Sendable, Equatable {
         self.name = name
         self.kinds = kinds
         self.target = target
+    }
+
+    /// The kinds that it is sent, in order; `nil`: all.
+    var sentKinds: [String]? {
+        guard var kinds else { return nil }
+        if kinds.contains(AlertDispatch.offline) { kinds.insert(AlertDispatch.massOffline) }
+        return kinds.sorted()
     }
 }
 

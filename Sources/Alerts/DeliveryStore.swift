@@ -217,6 +217,6 @@ private enum DeliveryStatements {
             RETURNING d.delivery_id,
                 CASE WHEN octet_length(d.payload::text) < 7900 THEN d.payload::text
                      ELSE (d.payload - 'reason' - 'entity')::text END AS message)
-        SELECT pg_notify($3, left(message, 1900)) FROM (SELECT * FROM told ORDER BY delivery_id) t
+        SELECT pg_notify($3, message) FROM (SELECT * FROM told ORDER BY delivery_id) t
         """)
 }

@@ -141,6 +141,28 @@ import Testing
                 $0.run(seconds: 100)
             }, messages: ["firing mass-offline (201)"]),
         Story(
+            testDescription: "those that were sent within the minute count, and stay sent",
+            act: {
+                for number in 0..<15 { $0.open(number) }
+                $0.run(seconds: 20)
+                for number in 15..<25 { $0.open(number) }
+                $0.run(seconds: 1)
+                for number in 0..<5 { $0.resolve(number) }
+                $0.run(seconds: 1)
+                for number in 15..<25 { $0.resolve(number) }
+                $0.run(seconds: 1)
+            },
+            messages: (0..<15).map { "firing \($0)" } + ["firing mass-offline (25)"]
+                + (0..<5).map { "resolved \($0)" } + ["resolved mass-offline"]),
+        Story(
+            testDescription: "those that were sent longer ago do not count",
+            act: {
+                for number in 0..<15 { $0.open(number) }
+                $0.run(seconds: 61)
+                for number in 15..<25 { $0.open(number) }
+                $0.run(seconds: 11)
+            }, messages: (0..<25).map { "firing \($0)" }),
+        Story(
             testDescription: "a silence of its kind holds back the mass event, not its grouping",
             act: {
                 $0.silence(.massOffline, seconds: 1_000)

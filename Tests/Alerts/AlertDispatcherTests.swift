@@ -100,7 +100,11 @@ import Testing
         let count = 100_000
         try tables.fleet(count)
         try tables.connection.run("ANALYZE heartline.device_status")
-        let dispatcher = AlertDispatcher.quick(tables.database, wait: 2_000, [.unheard])
+        // Whoever takes offline alerts takes what stands for them.
+        let offline = AlertReceiverSettings(
+            name: "offline", kinds: ["offline"], target: .notify(channel: "test_unheard"))
+        let dispatcher = AlertDispatcher.quick(
+            tables.database, wait: 2_000, [.unheard, offline])
         dispatcher.start()
         let start = ContinuousClock.now
         // As partitions find it out: some before others.
@@ -122,6 +126,7 @@ import Testing
         print("and resolved after \(ContinuousClock.now - start)")
         #expect(
             try tables.messages() == ["firing mass-offline fleet", "resolved mass-offline fleet"])
+        #expect(try tables.messages("offline") == tables.messages())
         // Both stand in the topic as well.
         let values = try tables.connection.execute(
             "SELECT convert_from(value, 'UTF8') FROM heartline.outbox WHERE topic = 'alerts' ORDER BY sequence"
