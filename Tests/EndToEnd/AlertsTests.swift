@@ -1,4 +1,5 @@
 import Alerts
+import Bytes
 import Foundation
 import Postgres
 import Schemas
@@ -78,6 +79,51 @@ import Testing
         #expect(areBack)
         #expect(keys.withLock { Set($0).count } == 4)
         #expect(try heartline.ready().status == 200)
+        #expect(await heartline.stop() == 0)
+    }
+
+    @Test("Forty devices that vanish and return are two messages")
+    func massEvent() async throws {
+        let told = Mutex<[String]>([])
+        let server = HTTPTestServer { request in
+            told.withLock { $0.append(request.body.span.text) }
+            return .status(200, "")
+        }
+        defer { server.stop() }
+        let folder = try TemporaryFolder()
+        try FileSystem.makeDirectory("\(folder.path)/pipelines", mode: 0o755)
+        _ = try folder.write(
+            RunningHeartline.pipeline(offlineAfter: "5s", more: ", jitter: 0s"),
+            to: "pipelines/health.yaml")
+        _ = try folder.write(
+            """
+            group_wait: 1m
+            receivers:
+              - name: people
+                webhook: { url: "\(server.url)", proxy: false }
+
+            """, to: "alerts.yaml")
+        let heartline = try await RunningHeartline(
+            in: folder, ["--alerts", "\(folder.path)/alerts.yaml"])
+        let devices = try await heartline.addDevices(40)
+        for device in devices { #expect(try heartline.heartbeat(device).status == 200) }
+        #expect(await holds(within: 120) { told.withLock { $0.count } == 1 })
+        #expect(told.withLock { $0.first }?.contains("\"kind\": \"mass-offline\"") == true)
+        let connection = try heartline.connect()
+        #expect(
+            try await holds(within: 120) {
+                try connection.execute(
+                    "SELECT FROM heartline.alert_dispatch WHERE state = 'grouped'"
+                ).count == 40
+            })
+        let areBack = try await holds(within: 120) {
+            for device in devices { _ = try heartline.heartbeat(device) }
+            return told.withLock { $0.count } >= 2
+        }
+        #expect(areBack)
+        let messages = told.withLock { $0 }
+        #expect(messages[1].contains("\"event\": \"resolved\""))
+        #expect(messages[1].contains("\"kind\": \"mass-offline\""))
         #expect(await heartline.stop() == 0)
     }
 
