@@ -62,9 +62,8 @@ final class ReceiverWorker: Sendable {
                 let store = DeliveryStore(connection, receiver: settings.name)
                 try store.write(&results)
                 failures = 0
-                guard try store.takeLease() else {
-                    wait(milliseconds: 1_000)
-                    continue
+                while goesOn, try !store.takeLease() {
+                    try waitForNews(store, milliseconds: 1_000)
                 }
                 switch settings.target {
                 case .webhook(let webhook): try serve(webhook, store, &health, &results)

@@ -1,5 +1,6 @@
 import Alerts
 import Bytes
+import Ingest
 import Pipeline
 import Postgres
 import Schemas
@@ -39,8 +40,14 @@ enum AlertCommands {
         return ids
     }
 
-    private static func actor(_ arguments: Arguments) -> String {
-        arguments.optionalText("as") ?? UnixAccount.currentName
+    private static func actor(_ arguments: Arguments) throws -> String {
+        do throws(RegistryError) {
+            return try OperatorRequest(
+                actor: arguments.optionalText("as") ?? UnixAccount.currentName, id: nil
+            ).actor
+        } catch {
+            throw UsageError(error.reason)
+        }
     }
 
     // MARK: - list
@@ -118,7 +125,7 @@ enum AlertCommands {
         let connection = try DatabaseAccess.connect(arguments, as: "alert silence")
         let silence = try AlertAdministration.silence(
             connection, device: device, kind: arguments.optionalText("kind"), from: start,
-            milliseconds: length, reason: reason, by: actor(arguments))
+            milliseconds: length, reason: reason, by: try actor(arguments))
         Terminal.write("\(silence.id)\n")
         Terminal.write(
             "silent from \(silence.startsAt) to \(silence.endsAt)\n", to: .errors)
@@ -161,7 +168,7 @@ enum AlertCommands {
     ) { arguments in
         let id = try ids(arguments, of: "a silence's id")[0]
         let connection = try DatabaseAccess.connect(arguments, as: "alert unsilence")
-        guard try AlertAdministration.unsilence(connection, id, by: actor(arguments)) else {
+        guard try AlertAdministration.unsilence(connection, id, by: try actor(arguments)) else {
             throw Failure(
                 "ending silence \(id): there is none that holds or is to come; alert silences lists them"
             )
@@ -182,7 +189,7 @@ enum AlertCommands {
     ) { arguments in
         let ids = try ids(arguments, of: "an alert's id")
         let connection = try DatabaseAccess.connect(arguments, as: "alert acknowledge")
-        let known = try AlertAdministration.acknowledge(connection, ids, by: actor(arguments))
+        let known = try AlertAdministration.acknowledge(connection, ids, by: try actor(arguments))
         let missing = ids.filter { !known.contains($0) }
         guard missing.isEmpty else {
             throw Failure(

@@ -244,8 +244,13 @@ import Testing
                     device: random.chance(700) ? random.below(100) : nil,
                     seconds: Int64(1 + random.below(60)))
             }
-            bench.run(seconds: 1)
-            look(&bench)
+            if random.chance(800) {
+                bench.run(seconds: 1)
+                look(&bench)
+            } else {
+                // A round that comes late finds more.
+                bench.now += 1_000
+            }
             if chance.chance(restarts) { bench.restart() }
         }
         return bench
@@ -268,6 +273,17 @@ import Testing
             for (id, row) in bench.alerts where firing.contains(id) && !row.isOpen {
                 // Resolved in the tables is resolved to receivers, a round later at most.
                 #expect(resolved.contains(id) || row.kind == "mass-offline")
+            }
+            for (id, row) in bench.alerts where row.isOpen && row.kind != "mass-offline" {
+                guard let decision = bench.decisions[id] else {
+                    Issue.record("an open alert was not decided")
+                    continue
+                }
+                // Whoever is grouped is told of by an event that is open.
+                #expect((decision.state == .grouped) == (decision.group != nil))
+                #expect(decision.group == nil || decision.group == bench.dispatch.mass?.id)
+                #expect((decision.state == .sent) == firing.contains(id))
+                if decision.state == .held { #expect(bench.now - decision.decidedAt < 62_000) }
             }
         }
         for (id, row) in bench.alerts where row.isOpen && row.kind != "mass-offline" {
