@@ -336,7 +336,9 @@ import Testing
             await holds(within: 120) { second.output().contains("/readyz") }, "\(second.errors())")
         let connection = try installation.database.connect()
         func owner() throws -> String {
-            try connection.execute("SELECT owner FROM heartline.stream_partitions").only().text(0)
+            try connection.execute(
+                "SELECT owner FROM heartline.stream_partitions WHERE pipeline = 'tunnel-health'"
+            ).only().text(0)
         }
         #expect(try owner().hasSuffix("/\(first.processID)"))
         first.send(SIGTERM)
@@ -381,9 +383,13 @@ import Testing
                     && answer.text.contains("begins at \(range.earliest)")
                     && answer.text.contains(command)
             }, "\(worker.askReadiness()?.text ?? "") \(worker.errors())")
-        let resumed = try await installation.run(
-            command.split(separator: " ").dropFirst().map(String.init))
-        #expect(resumed.status == 0, "\(resumed.errors)")
+        // Each pipeline on the topic has an offset of its own.
+        for pipeline in ["tunnel-health", "config-delivery"] {
+            let resumed = try await installation.run([
+                "pipeline", "resume", pipeline, "--partition", "0",
+            ])
+            #expect(resumed.status == 0, "\(resumed.errors)")
+        }
         #expect(
             await holds(within: 120) { worker.askReadiness()?.status == 200 },
             "\(worker.askReadiness()?.text ?? "") \(worker.errors())")
