@@ -104,7 +104,7 @@ import Testing
         let offline = AlertReceiverSettings(
             name: "offline", kinds: ["offline"], target: .notify(channel: "test_unheard"))
         let dispatcher = AlertDispatcher.quick(
-            tables.database, wait: 2_000, [.unheard, offline])
+            tables.database, wait: 2_000, within: 3_600_000, [.unheard, offline])
         dispatcher.start()
         let start = ContinuousClock.now
         // As partitions find it out: some before others.
@@ -118,7 +118,8 @@ import Testing
         let named = try tables.connection.execute(
             "SELECT device_count FROM heartline.alerts WHERE kind = 'mass-offline'"
         ).only().int8(0)
-        #expect(named > 20_000 && named <= 100_000)
+        // It is as many as were seen when it was opened; the others join.
+        #expect(named >= 10_000 && named <= 100_000)
         for part in 0..<10 { try tables.resolve(part * count / 10..<(part + 1) * count / 10) }
         try eventually("all of them ended", seconds: 300) {
             try tables.count("alert_dispatch WHERE state <> 'ended'") == 0

@@ -122,11 +122,13 @@ func eventually(
 extension AlertDispatcher {
     /// One whose clockwork is quick, and whose receiver `test` only gathers messages.
     static func quick(
-        _ database: TestDatabase, wait: Int64 = 300, _ receivers: [AlertReceiverSettings] = [],
+        _ database: TestDatabase, wait: Int64 = 300, within: Int64 = 60_000,
+        _ receivers: [AlertReceiverSettings] = [],
         settings: AlertDispatcherSettings? = nil
     ) -> AlertDispatcher {
         var dispatch = AlertDispatchSettings()
         dispatch.groupWait = wait
+        dispatch.massWithin = within
         var own = settings ?? AlertDispatcherSettings()
         own.pollMilliseconds = 50
         return AlertDispatcher(

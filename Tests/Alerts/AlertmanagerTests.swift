@@ -24,6 +24,7 @@ struct AlertmanagerTests {
         manager.repeatInterval = 1_000
         manager.usesEnvironmentProxy = false
         manager.batch = 7
+        manager.timeout = 60_000
         var settings = AlertReceiverSettings(name: "test", target: .alertmanager(manager))
         settings.retryInitial = 50
         settings.retryLimit = 500

@@ -48,7 +48,7 @@ import Testing
         }
     }
 
-    private static func settings(_ url: String, timeout: Int64 = 1_000) -> AlertReceiverSettings {
+    private static func settings(_ url: String, timeout: Int64 = 60_000) -> AlertReceiverSettings {
         var webhook = WebhookSettings(url: url, secret: ByteBuffer("secret".utf8))
         webhook.timeout = timeout
         webhook.usesEnvironmentProxy = false
@@ -91,8 +91,10 @@ import Testing
         receiver.answer(answer)
         let server = HTTPTestServer { receiver.take($0) }
         defer { server.stop() }
+        var timeout: Int64 = 60_000
+        if case .never = answer { timeout = 3_000 }
         let dispatcher = AlertDispatcher.quick(
-            tables.database, [Self.settings(server.url, timeout: 300)])
+            tables.database, [Self.settings(server.url, timeout: timeout)])
         dispatcher.start()
         for device in 0..<5 {
             try tables.open(device, kind: .stale)
@@ -204,6 +206,9 @@ import Testing
         for dispatcher in dispatchers { dispatcher.start() }
         try tables.open(0..<50, kind: .stale)
         eventually("all of it") { receiver.acknowledged.count >= 50 }
+        try eventually("acknowledgements") {
+            try tables.count("alert_deliveries WHERE delivered_at IS NULL") == 0
+        }
         dispatchers[0].stop()
         try tables.resolve(0..<50, kind: .stale)
         eventually("the resolves") { receiver.acknowledged.count >= 100 }
