@@ -29,10 +29,12 @@ func cLibrary(_ name: String, pkgConfig: String? = nil) -> Target {
     .systemLibrary(name: name, path: "Sources/CLibraries/\(name)", pkgConfig: pkgConfig)
 }
 
-func tests(_ name: String, _ dependencies: [Target.Dependency]) -> Target {
+func tests(
+    _ name: String, _ dependencies: [Target.Dependency], exclude: [String] = []
+) -> Target {
     .testTarget(
         name: "\(name)Tests", dependencies: dependencies + ["TestSupport"],
-        path: "Tests/\(name)", swiftSettings: strict)
+        path: "Tests/\(name)", exclude: exclude, swiftSettings: strict)
 }
 
 let package = Package(
@@ -132,7 +134,7 @@ let package = Package(
                 "Alerts", "Pipeline", "Processors", "Sinks", "EventLog", "Schemas", "Postgres",
                 "YAML", "Crypto", "System", "Bytes",
             ]),
-        tests("Fleet", ["Fleet", "Schemas", "Curl", "JSON", "System", "Bytes"]),
+        tests("Fleet", ["Fleet", "Schemas", "Curl", "Crypto", "JSON", "System", "Bytes"]),
         tests(
             "Simulation",
             ["Pipeline", "Processors", "Sinks", "EventLog", "Schemas", "System", "Bytes"]),
@@ -141,12 +143,13 @@ let package = Package(
             [
                 "Ingest", "HTTP", "EventLog", "Sinks", "Schemas", "Postgres", "Crypto", "System",
                 "Bytes",
-            ]),
+            ],
+            exclude: ["agent.py", "requirements.txt"]),
         tests(
             "EndToEnd",
             [
                 "Alerts", "Ingest", "Pipeline", "Processors", "Sinks", "EventLog", "Kafka", "HTTP",
-                "Schemas", "Fleet", "Postgres", "JSON", "Crypto", "System", "Bytes",
+                "Schemas", "Fleet", "Postgres", "JSON", "Crypto", "Curl", "System", "Bytes",
             ]),
     ],
     swiftLanguageModes: [.v6],

@@ -37,6 +37,8 @@ final class Instance {
         /// a larger installation leave to an operator.
         var preparesAll = true
         var network: String?
+        /// Somebody asked for this `network`: another one that is stored already is an error.
+        var isNetworkGiven = false
         /// `nil`: the embedded log under `data`.
         var kafka: KafkaLogSettings?
         /// Bytes that may wait for the cluster on disk.
@@ -64,6 +66,8 @@ final class Instance {
     private var adminToken: AdminToken?
     private(set) var frontEnd: (any RunningFrontEnd)?
     private(set) var pipelines: [RunningPipeline] = []
+    /// The database may hold what our secrets have sealed.
+    private(set) var mayHaveStoredNetwork = false
     /// Of the public listener.
     private var tls: TLSContext?
     private var files: [PipelineFile]
@@ -126,6 +130,10 @@ final class Instance {
             environment: ProcessInfo.processInfo.environment,
             directory: settings.preparesAll ? settings.data : nil)
         if settings.roles.contains(.ingest) { adminToken = try readAdminToken() }
+        var frontEndSettings = try secrets.flatMap { try settings.frontEnd?($0) }
+        frontEndSettings?.adminToken = adminToken
+        // Before anything is started that takes seconds.
+        try InstanceChecks.addresses(settings, frontEndSettings)
         if let address = settings.database {
             databaseURL = address
         } else {
@@ -139,8 +147,6 @@ final class Instance {
         try checkInterrupt()
         let plan = try prepareDatabase(progress)
         try checkInterrupt()
-        var frontEndSettings = try secrets.flatMap { try settings.frontEnd?($0) }
-        frontEndSettings?.adminToken = adminToken
         if let kafka = settings.kafka {
             try bringUp(onKafka: kafka, plan, frontEndSettings, progress)
         } else {
@@ -325,7 +331,9 @@ final class Instance {
             if settings.preparesAll {
                 var network = NetworkSettings()
                 if let prefix = settings.network { network.prefix = prefix }
+                mayHaveStoredNetwork = true
                 try registry.prepareNetwork(network)
+                if settings.isNetworkGiven { try registry.checkPrefix(network.prefix) }
             } else {
                 do {
                     try registry.checkKey()
