@@ -76,9 +76,12 @@ let package = Package(
             ["HTTP", "EventLog", "Schemas", "JSON", "Crypto", "Postgres", "System", "Bytes"]),
         library("Sinks", ["EventLog", "Schemas", "Postgres", "Crypto", "System", "Bytes"]),
         library(
+            "Alerts", ["Schemas", "Postgres", "Curl", "JSON", "Crypto", "System", "Bytes"]),
+        library(
             "Pipeline",
             [
-                "Processors", "Sinks", "EventLog", "Schemas", "Postgres", "YAML", "Crypto",
+                "Alerts", "Processors", "Sinks", "EventLog", "Schemas", "Postgres", "YAML",
+                "Crypto",
                 "System",
                 "Bytes",
             ]),
@@ -86,8 +89,8 @@ let package = Package(
         .executableTarget(
             name: "heartline",
             dependencies: [
-                "Ingest", "Pipeline", "Processors", "Sinks", "EventLog", "Kafka", "HTTP",
-                "Schemas", "Fleet", "Postgres", "Crypto", "TLS", "KeyValue", "JSON", "YAML",
+                "Alerts", "Ingest", "Pipeline", "Processors", "Sinks", "EventLog", "Kafka",
+                "HTTP", "Schemas", "Fleet", "Postgres", "Crypto", "TLS", "KeyValue", "JSON", "YAML",
                 "Curl", "System", "Bytes",
             ],
             path: "Sources/heartline", swiftSettings: strict),
@@ -123,10 +126,15 @@ let package = Package(
         tests(
             "Sinks", ["Sinks", "Schemas", "Postgres", "EventLog", "Pipeline", "System", "Bytes"]),
         tests(
+            "Alerts",
+            [
+                "Alerts", "Schemas", "Postgres", "Curl", "Crypto", "System", "Bytes",
+            ]),
+        tests(
             "Pipeline",
             [
-                "Pipeline", "Processors", "Sinks", "EventLog", "Schemas", "Postgres", "YAML",
-                "Crypto", "System", "Bytes",
+                "Alerts", "Pipeline", "Processors", "Sinks", "EventLog", "Schemas", "Postgres",
+                "YAML", "Crypto", "System", "Bytes",
             ]),
         tests("Fleet", ["Fleet", "Schemas", "Curl", "Crypto", "JSON", "System", "Bytes"]),
         tests(
@@ -142,8 +150,8 @@ let package = Package(
         tests(
             "EndToEnd",
             [
-                "Ingest", "Pipeline", "Processors", "Sinks", "EventLog", "Kafka", "HTTP", "Schemas",
-                "Fleet", "Postgres", "JSON", "Crypto", "Curl", "System", "Bytes",
+                "Alerts", "Ingest", "Pipeline", "Processors", "Sinks", "EventLog", "Kafka", "HTTP",
+                "Schemas", "Fleet", "Postgres", "JSON", "Crypto", "Curl", "System", "Bytes",
             ]),
     ],
     swiftLanguageModes: [.v6],

@@ -1,3 +1,4 @@
+import Alerts
 import EventLog
 import Foundation
 import HTTP
@@ -49,6 +50,8 @@ final class Instance {
         /// What operators' token is read from; `nil`: `admin-token` under `data` where everything is
         /// prepared, otherwise only the environment.
         var adminTokenFile: String?
+        /// Who is told of alerts; `nil` where nothing is judged.
+        var alerts: AlertsConfiguration?
         /// Ports that are taken are no error: the system chooses others.
         var frontEndTakesAnyPort = false
     }
@@ -73,6 +76,7 @@ final class Instance {
     private var spool: SpoolingLog<KafkaLog>?
     /// Where the front-end has none of its own.
     private var adminListener: AdminListener?
+    private var alertDispatcher: AlertDispatcher?
     private var stopRegistryOutbox: (@Sendable () -> Void)?
     private var lock: FileLock?
 
@@ -242,6 +246,16 @@ final class Instance {
         Log.notice("operators are answered", ["admin": listener.url])
     }
 
+    private func startAlerts() {
+        guard let alerts = self.settings.alerts else { return }
+        var settings = AlertDispatcherSettings()
+        settings.obstacleChanged = { [readiness] in readiness.set("alert dispatcher", $0) }
+        let dispatcher = AlertDispatcher(
+            database: databaseURL, configuration: alerts, settings: settings)
+        dispatcher.start()
+        alertDispatcher = dispatcher
+    }
+
     private func startRegistryOutbox<LogType: EventLog>(_ log: LogType) {
         var settings = RegistryOutboxSettings()
         settings.obstacleChanged = { [readiness] in readiness.set("registry outbox", $0) }
@@ -336,6 +350,7 @@ final class Instance {
     private func startPipelines<LogType: EventLog>(
         _ log: LogType, _ plan: TopicPlan
     ) throws where LogType.Consumer: SendableMetatype {
+        startAlerts()
         let process = ProcessInfo.processInfo
         for file in files {
             pipelines.append(
@@ -429,6 +444,20 @@ final class Instance {
         }
     }
 
+    /// Takes a changed file of alerts over; one with faults changes nothing.
+    func reloadAlerts(_ load: () throws -> AlertsConfiguration) {
+        guard let alertDispatcher else { return }
+        do {
+            let newest = try load()
+            alertDispatcher.reload(newest)
+            let names = newest.receivers.map(\.name).joined(separator: ", ")
+            Terminal.write(
+                "Alerts go to \(names.isEmpty ? "no receiver" : names).\n", to: .errors)
+        } catch {
+            Terminal.write("The old alert settings stay in force:\n\(error)\n", to: .errors)
+        }
+    }
+
     /// Reads the certificate's files again. New connections get the new certificate; those that are
     /// open go on. Files with a fault change nothing.
     func reloadCertificate() {
@@ -459,12 +488,16 @@ final class Instance {
         let outboxEnd = stopRegistryOutbox.map { stop in
             SystemThread.start("outbox-end") { stop() }
         }
+        let alertsEnd = alertDispatcher.map { dispatcher in
+            SystemThread.start("alerts-end") { dispatcher.stop() }
+        }
         if case .kafka(let log)? = eventLog { log.beginClosing() }
         frontEnd?.stop()
         for pipeline in pipelines {
             pipeline.stop(
                 milliseconds: max(100, deadline - 2_000 - SystemClock.monotonicMilliseconds()))
         }
+        alertsEnd?.join()
         outboxEnd?.join()
         spool?.close()
         eventLog?.close()
@@ -475,6 +508,7 @@ final class Instance {
         adminListener = nil
         pipelines = []
         stopRegistryOutbox = nil
+        alertDispatcher = nil
         eventLog = nil
         privateDatabase = nil
         lock = nil

@@ -8,12 +8,13 @@ enum Up {
         details: """
             Makes what is missing under --data: secrets, a private PostgreSQL (unless --database is given),
             tables, topics. When all is ready it prints where things are, and writes it to DIR/run.json, by
-            which other commands find it. SIGHUP reads the pipeline files and the
-            certificate again; SIGTERM and Ctrl-C end it
+            which other commands find it. SIGHUP reads the pipeline files, alerts.yaml and the certificate
+            again; SIGTERM and Ctrl-C end it
             in order.
             """,
         options: [
             InstanceOptions.data, InstanceOptions.database, InstanceOptions.pipelines,
+            InstanceOptions.alerts,
             InstanceOptions.partitions, InstanceOptions.retention, InstanceOptions.network,
         ] + LogAccess.options + InstanceOptions.frontEnd + InstanceOptions.logging
     ) { arguments in

@@ -3,6 +3,7 @@ import Fleet
 import Foundation
 import Schemas
 import Synchronization
+import TestSupport
 import Testing
 
 /// Fleets that begin with a token each.
@@ -132,9 +133,9 @@ import Testing
     // MARK: Over HTTP
 
     /// A server that knows tokens, and devices by their hardware ids.
-    private static func server() -> TestServer {
+    private static func server() -> HTTPTestServer {
         let used = Mutex<Set<String>>([])
-        return TestServer { request in
+        return HTTPTestServer { request in
             let body = Data(request.body.bytes)
             if request.line == "POST /api/v1/provision HTTP/1.1" {
                 guard let fields = try? JSONDecoder().decode([String: String].self, from: body),

@@ -452,6 +452,29 @@ import Testing
         #expect(eventually { server.state.closeCodes == [1011] })
     }
 
+    @Test("A client that is behind with reading is not taken for one that answers no pings")
+    func behind() throws {
+        let server = try SocketServer(sockets: {
+            $0.pingMilliseconds = 100
+            $0.queueBytes = 64 << 20
+        })
+        let client = try WebSocketClient(server, path: "/quiet", receiveBuffer: 4096)
+        let socket = try #require(server.takeSocket())
+        let message = ByteBuffer([UInt8](repeating: 0x61, count: 50_000))
+        for _ in 0..<400 { socket.send(.binary, message) }
+        // Meanwhile another one, which has nothing to read but pings, is closed for its silence.
+        let silent = try WebSocketClient(server)
+        #expect(try silent.readClose().closeCode == 1011)
+        var messages = 0
+        while messages < 400 {
+            let frame = try client.read()
+            if frame.opcode == 2 { messages += 1 }
+            #expect(frame.opcode == 2 || frame.opcode == 9)
+        }
+        client.sendClose(1000)
+        #expect(try client.readClose().closeCode == 1000)
+    }
+
     // MARK: Queues
 
     @Test(
