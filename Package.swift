@@ -29,10 +29,12 @@ func cLibrary(_ name: String, pkgConfig: String? = nil) -> Target {
     .systemLibrary(name: name, path: "Sources/CLibraries/\(name)", pkgConfig: pkgConfig)
 }
 
-func tests(_ name: String, _ dependencies: [Target.Dependency]) -> Target {
+func tests(
+    _ name: String, _ dependencies: [Target.Dependency], exclude: [String] = []
+) -> Target {
     .testTarget(
         name: "\(name)Tests", dependencies: dependencies + ["TestSupport"],
-        path: "Tests/\(name)", swiftSettings: strict)
+        path: "Tests/\(name)", exclude: exclude, swiftSettings: strict)
 }
 
 let package = Package(
@@ -76,9 +78,12 @@ let package = Package(
             ["HTTP", "EventLog", "Schemas", "JSON", "Crypto", "Postgres", "System", "Bytes"]),
         library("Sinks", ["EventLog", "Schemas", "Postgres", "Crypto", "System", "Bytes"]),
         library(
+            "Alerts", ["Schemas", "Postgres", "Curl", "JSON", "Crypto", "System", "Bytes"]),
+        library(
             "Pipeline",
             [
-                "Processors", "Sinks", "EventLog", "Schemas", "Postgres", "YAML", "Crypto",
+                "Alerts", "Processors", "Sinks", "EventLog", "Schemas", "Postgres", "YAML",
+                "Crypto",
                 "System",
                 "Bytes",
             ]),
@@ -86,8 +91,8 @@ let package = Package(
         .executableTarget(
             name: "heartline",
             dependencies: [
-                "Ingest", "Pipeline", "Processors", "Sinks", "EventLog", "Kafka", "HTTP",
-                "Schemas", "Fleet", "Postgres", "Crypto", "TLS", "KeyValue", "JSON", "YAML",
+                "Alerts", "Ingest", "Pipeline", "Processors", "Sinks", "EventLog", "Kafka",
+                "HTTP", "Schemas", "Fleet", "Postgres", "Crypto", "TLS", "KeyValue", "JSON", "YAML",
                 "Curl", "System", "Bytes",
             ],
             path: "Sources/heartline", swiftSettings: strict),
@@ -123,12 +128,17 @@ let package = Package(
         tests(
             "Sinks", ["Sinks", "Schemas", "Postgres", "EventLog", "Pipeline", "System", "Bytes"]),
         tests(
+            "Alerts",
+            [
+                "Alerts", "Schemas", "Postgres", "Curl", "Crypto", "System", "Bytes",
+            ]),
+        tests(
             "Pipeline",
             [
-                "Pipeline", "Processors", "Sinks", "EventLog", "Schemas", "Postgres", "YAML",
-                "Crypto", "System", "Bytes",
+                "Alerts", "Pipeline", "Processors", "Sinks", "EventLog", "Schemas", "Postgres",
+                "YAML", "Crypto", "System", "Bytes",
             ]),
-        tests("Fleet", ["Fleet", "Schemas", "Curl", "JSON", "System", "Bytes"]),
+        tests("Fleet", ["Fleet", "Schemas", "Curl", "Crypto", "JSON", "System", "Bytes"]),
         tests(
             "Simulation",
             ["Pipeline", "Processors", "Sinks", "EventLog", "Schemas", "System", "Bytes"]),
@@ -137,13 +147,13 @@ let package = Package(
             [
                 "Ingest", "HTTP", "EventLog", "Sinks", "Schemas", "Postgres", "Crypto", "System",
                 "Bytes",
-            ]),
+            ],
+            exclude: ["agent.py", "requirements.txt"]),
         tests(
             "EndToEnd",
             [
-                "Ingest", "Pipeline", "Processors", "Sinks", "EventLog", "Kafka", "HTTP", "Schemas",
-                "Fleet",
-                "Postgres", "JSON", "Crypto", "System", "Bytes",
+                "Alerts", "Ingest", "Pipeline", "Processors", "Sinks", "EventLog", "Kafka", "HTTP",
+                "Schemas", "Fleet", "Postgres", "JSON", "Crypto", "Curl", "System", "Bytes",
             ]),
     ],
     swiftLanguageModes: [.v6],

@@ -11,6 +11,8 @@ public enum AlertKind: String, CaseIterable, Sendable {
     case ingestSilent = "ingest-silent"
     /// For operators: the network's prefix has no address left for a new device.
     case poolExhausted = "pool-exhausted"
+    /// A large part of the active devices went offline within a minute: one alert for all of them.
+    case massOffline = "mass-offline"
 }
 
 /// The id of an alert: the same for the same cause, however often the log is read.
@@ -41,9 +43,10 @@ public enum AlertID {
 
 extension ByteBuffer {
     /// Appends the value of a record of topic `alerts`.
+    /// - Parameter count: devices that it is about, where it is about several.
     public mutating func append(
         alert id: DeviceID, kind: AlertKind, isOpen: Bool, entity: Span<UInt8>,
-        reason: StaticString,
+        reason: StaticString, count: Int64? = nil,
         at time: EventTime
     ) {
         append(isOpen ? "{\"v\":1,\"type\":\"opened\"" : "{\"v\":1,\"type\":\"resolved\"")
@@ -55,7 +58,13 @@ extension ByteBuffer {
         append(jsonString: entity)
         append(",\"reason\":\"")
         append(reason)
-        append("\",\"at\":\"")
+        if let count {
+            append("\",\"count\":")
+            append(decimal: count)
+            append(",\"at\":\"")
+        } else {
+            append("\",\"at\":\"")
+        }
         append(time)
         append("\"}")
     }

@@ -1,3 +1,4 @@
+import Alerts
 import Fleet
 import Ingest
 import Pipeline
@@ -21,7 +22,7 @@ enum Demo {
             .duration(
                 "duration", 5_000...86_400_000,
                 "end after this (default: at Ctrl-C on a terminal, otherwise 60s)"),
-            InstanceOptions.partitions, InstanceOptions.retention,
+            InstanceOptions.partitions, InstanceOptions.retention, InstanceOptions.alerts,
         ] + InstanceOptions.frontEnd + InstanceOptions.logging
     ) { arguments in
         Signals.hold()
@@ -69,6 +70,9 @@ enum Demo {
                 settings.beaconMilliseconds = 500
                 return settings
             })
+        var alerts = try InstanceOptions.alerts(arguments)
+        if alerts.dispatch == AlertDispatchSettings() { alerts.dispatch.groupWait = 700 }
+        settings.alerts = alerts
         settings.frontEndTakesAnyPort =
             !arguments.given.contains("listen") && !arguments.given.contains("admin")
         try FileSystem.makeDirectory(folder, mode: 0o755)

@@ -42,6 +42,8 @@ struct FleetStatus {
     var monotonic: Int64 = 0
     var registered: Int64 = 0
     var states: [String: Int64] = [:]
+    /// Why devices are in a state, the most frequent reason first.
+    var reasons: [String: [(reason: String, count: Int64)]] = [:]
     var alerts: [OpenAlerts] = []
     var partitions: [Partition] = []
     var changes: [Change] = []
@@ -55,9 +57,14 @@ struct FleetStatus {
         registered = try connection.execute("SELECT count(*) FROM heartline.devices").only().int8(0)
         outbox = try connection.execute("SELECT count(*) FROM heartline.outbox").only().int8(0)
         for row in try connection.execute(
-            "SELECT state, count(*) FROM heartline.device_status WHERE state <> 'removed' GROUP BY state"
-        ) {
-            states[try row.text(0)] = try row.int8(1)
+            """
+            SELECT state, reason, count(*) FROM heartline.device_status
+             WHERE state <> 'removed' GROUP BY state, reason ORDER BY count(*) DESC, reason
+            """)
+        {
+            let (state, count) = (try row.text(0), try row.int8(2))
+            states[state, default: 0] += count
+            reasons[state, default: []].append((try row.text(1), count))
         }
         for row in try connection.execute(
             """

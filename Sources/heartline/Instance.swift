@@ -1,3 +1,4 @@
+import Alerts
 import EventLog
 import Foundation
 import HTTP
@@ -36,6 +37,8 @@ final class Instance {
         /// a larger installation leave to an operator.
         var preparesAll = true
         var network: String?
+        /// Somebody asked for this `network`: another one that is stored already is an error.
+        var isNetworkGiven = false
         /// `nil`: the embedded log under `data`.
         var kafka: KafkaLogSettings?
         /// Bytes that may wait for the cluster on disk.
@@ -47,6 +50,8 @@ final class Instance {
         /// What operators' token is read from; `nil`: `admin-token` under `data` where everything is
         /// prepared, otherwise only the environment.
         var adminTokenFile: String?
+        /// Who is told of alerts; `nil` where nothing is judged.
+        var alerts: AlertsConfiguration?
         /// Ports that are taken are no error: the system chooses others.
         var frontEndTakesAnyPort = false
     }
@@ -61,6 +66,8 @@ final class Instance {
     private var adminToken: AdminToken?
     private(set) var frontEnd: (any RunningFrontEnd)?
     private(set) var pipelines: [RunningPipeline] = []
+    /// The database may hold what our secrets have sealed.
+    private(set) var mayHaveStoredNetwork = false
     /// Of the public listener.
     private var tls: TLSContext?
     private var files: [PipelineFile]
@@ -69,6 +76,7 @@ final class Instance {
     private var spool: SpoolingLog<KafkaLog>?
     /// Where the front-end has none of its own.
     private var adminListener: AdminListener?
+    private var alertDispatcher: AlertDispatcher?
     private var stopRegistryOutbox: (@Sendable () -> Void)?
     private var lock: FileLock?
 
@@ -122,6 +130,10 @@ final class Instance {
             environment: ProcessInfo.processInfo.environment,
             directory: settings.preparesAll ? settings.data : nil)
         if settings.roles.contains(.ingest) { adminToken = try readAdminToken() }
+        var frontEndSettings = try secrets.flatMap { try settings.frontEnd?($0) }
+        frontEndSettings?.adminToken = adminToken
+        // Before anything is started that takes seconds.
+        try InstanceChecks.addresses(settings, frontEndSettings)
         if let address = settings.database {
             databaseURL = address
         } else {
@@ -135,8 +147,6 @@ final class Instance {
         try checkInterrupt()
         let plan = try prepareDatabase(progress)
         try checkInterrupt()
-        var frontEndSettings = try secrets.flatMap { try settings.frontEnd?($0) }
-        frontEndSettings?.adminToken = adminToken
         if let kafka = settings.kafka {
             try bringUp(onKafka: kafka, plan, frontEndSettings, progress)
         } else {
@@ -236,6 +246,16 @@ final class Instance {
         Log.notice("operators are answered", ["admin": listener.url])
     }
 
+    private func startAlerts() {
+        guard let alerts = self.settings.alerts else { return }
+        var settings = AlertDispatcherSettings()
+        settings.obstacleChanged = { [readiness] in readiness.set("alert dispatcher", $0) }
+        let dispatcher = AlertDispatcher(
+            database: databaseURL, configuration: alerts, settings: settings)
+        dispatcher.start()
+        alertDispatcher = dispatcher
+    }
+
     private func startRegistryOutbox<LogType: EventLog>(_ log: LogType) {
         var settings = RegistryOutboxSettings()
         settings.obstacleChanged = { [readiness] in readiness.set("registry outbox", $0) }
@@ -311,7 +331,9 @@ final class Instance {
             if settings.preparesAll {
                 var network = NetworkSettings()
                 if let prefix = settings.network { network.prefix = prefix }
+                mayHaveStoredNetwork = true
                 try registry.prepareNetwork(network)
+                if settings.isNetworkGiven { try registry.checkPrefix(network.prefix) }
             } else {
                 do {
                     try registry.checkKey()
@@ -328,6 +350,7 @@ final class Instance {
     private func startPipelines<LogType: EventLog>(
         _ log: LogType, _ plan: TopicPlan
     ) throws where LogType.Consumer: SendableMetatype {
+        startAlerts()
         let process = ProcessInfo.processInfo
         for file in files {
             pipelines.append(
@@ -421,6 +444,20 @@ final class Instance {
         }
     }
 
+    /// Takes a changed file of alerts over; one with faults changes nothing.
+    func reloadAlerts(_ load: () throws -> AlertsConfiguration) {
+        guard let alertDispatcher else { return }
+        do {
+            let newest = try load()
+            alertDispatcher.reload(newest)
+            let names = newest.receivers.map(\.name).joined(separator: ", ")
+            Terminal.write(
+                "Alerts go to \(names.isEmpty ? "no receiver" : names).\n", to: .errors)
+        } catch {
+            Terminal.write("The old alert settings stay in force:\n\(error)\n", to: .errors)
+        }
+    }
+
     /// Reads the certificate's files again. New connections get the new certificate; those that are
     /// open go on. Files with a fault change nothing.
     func reloadCertificate() {
@@ -451,12 +488,16 @@ final class Instance {
         let outboxEnd = stopRegistryOutbox.map { stop in
             SystemThread.start("outbox-end") { stop() }
         }
+        let alertsEnd = alertDispatcher.map { dispatcher in
+            SystemThread.start("alerts-end") { dispatcher.stop() }
+        }
         if case .kafka(let log)? = eventLog { log.beginClosing() }
         frontEnd?.stop()
         for pipeline in pipelines {
             pipeline.stop(
                 milliseconds: max(100, deadline - 2_000 - SystemClock.monotonicMilliseconds()))
         }
+        alertsEnd?.join()
         outboxEnd?.join()
         spool?.close()
         eventLog?.close()
@@ -467,6 +508,7 @@ final class Instance {
         adminListener = nil
         pipelines = []
         stopRegistryOutbox = nil
+        alertDispatcher = nil
         eventLog = nil
         privateDatabase = nil
         lock = nil

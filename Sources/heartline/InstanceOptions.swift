@@ -1,3 +1,4 @@
+import Alerts
 import Foundation
 import HTTP
 import Ingest
@@ -16,6 +17,9 @@ enum InstanceOptions {
     static let pipelines = Option.path(
         "pipelines", "DIR", default: "pipelines",
         "pipeline files; where the default is not there, every pipeline with its defaults")
+    static let alerts = Option.path(
+        "alerts", "FILE", default: "alerts.yaml",
+        "who is told of alerts; where the default is not there, nobody")
     static let partitions = Option.integer(
         "partitions", 1...1_024,
         "of every topic, when it is first made (default: \(TopicPlan.embeddedDefault))")
@@ -72,6 +76,15 @@ enum InstanceOptions {
 
     static func retentionBytes(_ arguments: Arguments) -> Int64 {
         Int64(arguments.integer("retention-gib")) << 30
+    }
+
+    /// Who is told of alerts, by the file that the options name.
+    static func alerts(_ arguments: Arguments) throws -> AlertsConfiguration {
+        let path = arguments.text("alerts")
+        if !FileSystem.exists(path) && !arguments.given.contains("alerts") {
+            return AlertsConfiguration()
+        }
+        return try AlertsFile.load(path)
     }
 
     static func configureLog(_ arguments: Arguments) {

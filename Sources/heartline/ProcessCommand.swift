@@ -9,10 +9,11 @@ enum ProcessCommand {
             For installations of several processes. The database must have been migrated and the topics made;
             SERVER_SALT and HEARTLINE_SECRET_KEY must be in the environment, as for the front-ends.
             The log is Kafka with --brokers, where any number of workers share the partitions, and otherwise
-            the one under --data. SIGHUP reads the pipeline files again.
+            the one under --data. SIGHUP reads the pipeline files and alerts.yaml again.
             """,
         options: [
             InstanceOptions.data, IngestCommand.requiredDatabase, InstanceOptions.pipelines,
+            InstanceOptions.alerts,
             InstanceOptions.partitions, InstanceOptions.retention, InstanceOptions.workerAdmin,
         ] + LogAccess.options + InstanceOptions.logging
     ) { arguments in

@@ -41,6 +41,7 @@ enum Service {
         }
         let kafka = try LogAccess.kafkaSettings(arguments)
         let pipelines = roles.contains(.process) ? try pipelineFiles(arguments) : []
+        let alerts = roles.contains(.process) ? try InstanceOptions.alerts(arguments) : nil
         var settings = Instance.Settings(
             roles: roles, data: try dataFolder(arguments),
             database: arguments.optionalText("database"),
@@ -54,6 +55,7 @@ enum Service {
         if roles == .ingest { settings.spoolBytes = arguments.integer("spool-mib") << 20 }
         settings.adminTokenFile = arguments.optionalText("admin-token-file")
         settings.isHeartbeatAcked = arguments.optionalText("heartbeats") == "acked"
+        settings.alerts = alerts
         if !roles.contains(.ingest) {
             settings.admin = try InstanceOptions.workerAdmin(arguments)
         }
@@ -73,6 +75,7 @@ enum Service {
                 instance.reloadCertificate()
                 guard instance.settings.roles.contains(.process) else { return }
                 instance.reload { try pipelineFiles(arguments) }
+                instance.reloadAlerts { try InstanceOptions.alerts(arguments) }
             }
             // A role of a larger installation waits for the others; starting again would not help it.
             try instance.waitUntilReady(

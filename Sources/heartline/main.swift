@@ -11,6 +11,8 @@ let commands: [Command] = [
     DeviceChanges.interval, ForwardCommands.list, ForwardCommands.add, ForwardCommands.remove,
     ForwardCommands.set, TokenCommands.create, TokenCommands.list, TokenCommands.revoke,
     AuditList.command,
+    AlertCommands.list, AlertCommands.silence, AlertCommands.silences, AlertCommands.unsilence,
+    AlertCommands.acknowledge,
     Simulate.command, Status.command, PipelineLint.command, PipelineTest.command,
     PipelineResume.command, Bench.command,
     Version.command,

@@ -3,6 +3,7 @@ import Curl
 import Glibc
 import Synchronization
 import System
+import TestSupport
 import Testing
 
 @Suite struct CurlTests {
@@ -34,8 +35,8 @@ import Testing
     }
 
     @Test func theServerGetsMethodPathHeadersAndBodyAsGiven() throws {
-        let seen = Mutex<TestServer.Request?>(nil)
-        let server = TestServer { request in
+        let seen = Mutex<HTTPTestServer.Request?>(nil)
+        let server = HTTPTestServer { request in
             seen.withLock { $0 = request }
             return .status(200, "{}")
         }
@@ -57,7 +58,8 @@ import Testing
 
     @Test(arguments: [200, 204, 400, 403, 500, 503])
     func anyStatusIsAnAnswerAndNoError(_ status: Int) throws {
-        let server = TestServer { _ in .status(status, status == 204 ? "" : "{\"n\":\(status)}") }
+        let server = HTTPTestServer { _ in .status(status, status == 204 ? "" : "{\"n\":\(status)}")
+        }
         defer { server.stop() }
         var transfers = try Self.transfers()
         let ended = try Self.run(CurlRequest(.post, server.url), transfers: &transfers)
@@ -73,7 +75,7 @@ import Testing
     ])
     func eachMethodIsSent(_ method: CurlRequest.Method, _ line: String) throws {
         let seen = Mutex("")
-        let server = TestServer { request in
+        let server = HTTPTestServer { request in
             seen.withLock { $0 = request.line }
             return .status(200, "")
         }
@@ -86,7 +88,7 @@ import Testing
 
     @Test func aHandleThatPostedABodyGetsWithoutIt() throws {
         let bodies = Mutex<[Int]>([])
-        let server = TestServer { request in
+        let server = HTTPTestServer { request in
             bodies.withLock { $0.append(request.body.count) }
             return .status(200, "")
         }
@@ -99,7 +101,7 @@ import Testing
     }
 
     @Test func aServerThatNeverAnswersIsATimeout() throws {
-        let server = TestServer { _ in .never }
+        let server = HTTPTestServer { _ in .never }
         defer { server.stop() }
         var transfers = try Self.transfers()
         let request = try CurlRequest(
@@ -112,7 +114,7 @@ import Testing
 
     @Test func aClosedPortIsRefused() throws {
         var transfers = try Self.transfers()
-        let request = try CurlRequest(.post, "http://127.0.0.1:\(TestServer.closedPort())")
+        let request = try CurlRequest(.post, "http://127.0.0.1:\(HTTPTestServer.closedPort())")
         let ended = try Self.run(request, transfers: &transfers)
         let error = try #require(ended.completion.error)
         #expect(error.kind == .refused)
@@ -130,7 +132,7 @@ import Testing
     }
 
     @Test func aServerWithoutTLSIsATLSError() throws {
-        let server = TestServer { _ in .close }
+        let server = HTTPTestServer { _ in .close }
         defer { server.stop() }
         // A server of plain HTTP would wait for the end of a head that never comes.
         let request = try CurlRequest(
@@ -147,12 +149,12 @@ import Testing
     }
 
     @Test(arguments: [
-        (TestServer.Answer.close, CurlError.Kind.disconnected),
+        (HTTPTestServer.Answer.close, CurlError.Kind.disconnected),
         (.raw("HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\nshort"), .disconnected),
         (.raw("SSH-2.0-OpenSSH_9.2\r\n"), .badAnswer),
     ])
-    func aBrokenAnswerIsAnError(_ answer: TestServer.Answer, _ kind: CurlError.Kind) throws {
-        let server = TestServer { _ in answer }
+    func aBrokenAnswerIsAnError(_ answer: HTTPTestServer.Answer, _ kind: CurlError.Kind) throws {
+        let server = HTTPTestServer { _ in answer }
         defer { server.stop() }
         var transfers = try Self.transfers()
         let ended = try Self.run(CurlRequest(.post, server.url), transfers: &transfers)
@@ -161,7 +163,7 @@ import Testing
     }
 
     @Test func anAnswerOverTheLimitIsAnErrorAndOneOfTheLimitIsNot() throws {
-        let server = TestServer { _ in .status(200, String(repeating: "x", count: 100)) }
+        let server = HTTPTestServer { _ in .status(200, String(repeating: "x", count: 100)) }
         defer { server.stop() }
         var transfers = try Self.transfers()
         let exact = try CurlRequest(.get, server.url, limits: .init(answerBytes: 100))
@@ -172,7 +174,7 @@ import Testing
     }
 
     @Test func aRedirectIsHandedOverUnlessFollowingIsAsked() throws {
-        let server = TestServer { request in
+        let server = HTTPTestServer { request in
             request.line.hasPrefix("GET /new ")
                 ? .status(200, "new")
                 : .raw("HTTP/1.1 302 Found\r\nLocation: /new\r\nContent-Length: 0\r\n\r\n")
@@ -186,7 +188,7 @@ import Testing
     }
 
     @Test func tenThousandRequestsShareAFewConnections() throws {
-        let server = TestServer { request in .status(200, request.body.span.text) }
+        let server = HTTPTestServer { request in .status(200, request.body.span.text) }
         defer { server.stop() }
         var transfers = try CurlTransfers(maximumTransfers: 16, maximumConnections: 4)
         let request = try CurlRequest(.post, server.url)
@@ -217,7 +219,7 @@ import Testing
     }
 
     @Test func aCancelledTransferIsNeverTold() throws {
-        let server = TestServer { _ in .never }
+        let server = HTTPTestServer { _ in .never }
         defer { server.stop() }
         var transfers = try Self.transfers()
         let id = try transfers.start(CurlRequest(.post, server.url))
@@ -238,7 +240,7 @@ import Testing
     }
 
     @Test func moreTransfersThanAllowedAreRefused() throws {
-        let server = TestServer { _ in .never }
+        let server = HTTPTestServer { _ in .never }
         defer { server.stop() }
         var transfers = try CurlTransfers(maximumTransfers: 2, maximumConnections: 2)
         let request = try CurlRequest(.post, server.url)
@@ -255,7 +257,7 @@ import Testing
     }
 
     @Test func aDescriptorEndsTheWait() throws {
-        let server = TestServer { _ in .never }
+        let server = HTTPTestServer { _ in .never }
         defer { server.stop() }
         var transfers = try Self.transfers()
         try transfers.start(CurlRequest(.post, server.url))

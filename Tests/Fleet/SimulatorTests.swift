@@ -5,6 +5,7 @@ import JSON
 import Schemas
 import Synchronization
 import System
+import TestSupport
 import Testing
 
 /// A fleet over real HTTP, with quick agents.
@@ -26,8 +27,14 @@ import Testing
         _ agents: Int, _ settings: SimulatorSettings,
         until condition: (FleetReport) -> Bool
     ) throws -> FleetReport {
-        let simulator = try Simulator(
-            agents: FleetModelTests.devices(agents), settings: settings)
+        try run(
+            try Simulator(agents: FleetModelTests.devices(agents), settings: settings),
+            until: condition)
+    }
+
+    static func run(
+        _ simulator: Simulator, until condition: (FleetReport) -> Bool
+    ) throws -> FleetReport {
         let stop = StopFlag()
         let failure = Mutex<CurlError?>(nil)
         let thread = SystemThread.start("test-fleet") {
@@ -50,7 +57,7 @@ import Testing
 
     @Test func everyAgentIsHeardAndEveryAnswerCounted() throws {
         let seen = Mutex<Set<String>>([])
-        let server = TestServer { request in
+        let server = HTTPTestServer { request in
             guard request.line == "POST /api/v1/heartbeat HTTP/1.1" else {
                 return .status(404, "{}")
             }
@@ -83,10 +90,10 @@ import Testing
     }
 
     @Test func aChangedHashRebuildsTunnelsOverHTTP() throws {
-        let server = TestServer { _ in .status(200, Self.answer) }
+        let server = HTTPTestServer { _ in .status(200, Self.answer) }
         defer { server.stop() }
         let changing = Mutex(false)
-        let other = TestServer { _ in
+        let other = HTTPTestServer { _ in
             let hash = changing.withLock { $0 } ? "two" : "one"
             return .status(200, #"{"device_id":"x","forwards_hash":"\#(hash)"}"#)
         }
@@ -101,7 +108,7 @@ import Testing
     }
 
     @Test func aRefusingServerIsAskedThreeTimesAndTheFleetGoesOn() throws {
-        let server = TestServer { _ in .status(500, #"{"error":"heartbeat failed"}"#) }
+        let server = HTTPTestServer { _ in .status(500, #"{"error":"heartbeat failed"}"#) }
         defer { server.stop() }
         let report = try Self.run(10, Self.settings(server.url)) {
             $0.counts.heartbeatsFailed >= 30
@@ -112,7 +119,7 @@ import Testing
     }
 
     @Test func aServerThatIsNotThereIsCountedAsRefused() throws {
-        let settings = Self.settings("http://127.0.0.1:\(TestServer.closedPort())")
+        let settings = Self.settings("http://127.0.0.1:\(HTTPTestServer.closedPort())")
         let report = try Self.run(5, settings) { $0.counts.heartbeatsFailed >= 10 }
         #expect(Array(report.errors.keys) == [.refused])
         #expect(report.statuses.isEmpty)
@@ -121,7 +128,7 @@ import Testing
     }
 
     @Test func aServerThatHangsIsGivenUpAfterTheTimeout() throws {
-        let server = TestServer { _ in .never }
+        let server = HTTPTestServer { _ in .never }
         defer { server.stop() }
         var settings = Self.settings(server.url)
         settings.limits.timeout = .milliseconds(60)
@@ -131,7 +138,7 @@ import Testing
     }
 
     @Test func anAnswerThatIsNotTheContractsIsCounted() throws {
-        let server = TestServer { _ in .status(200, "<html>") }
+        let server = HTTPTestServer { _ in .status(200, "<html>") }
         defer { server.stop() }
         let report = try Self.run(4, Self.settings(server.url)) { $0.unreadableAnswers >= 8 }
         #expect(report.counts.heartbeatsFailed >= 8)
@@ -139,7 +146,7 @@ import Testing
 
     @Test func malformedRequestsLeaveAsTheyAre() throws {
         let bodies = Mutex<Set<[UInt8]>>([])
-        let server = TestServer { request in
+        let server = HTTPTestServer { request in
             bodies.withLock { _ = $0.insert(request.body.bytes) }
             return .status(400, "{}")
         }
@@ -155,7 +162,7 @@ import Testing
     }
 
     @Test func aDurationEndsTheRun() throws {
-        let server = TestServer { _ in .status(200, Self.answer) }
+        let server = HTTPTestServer { _ in .status(200, Self.answer) }
         defer { server.stop() }
         var settings = Self.settings(server.url)
         settings.duration = .milliseconds(300)

@@ -3,9 +3,48 @@
 
 ALTER TABLE heartline.alerts
     ADD COLUMN acknowledged_at timestamptz,
-    ADD COLUMN acknowledged_by text;
+    ADD COLUMN acknowledged_by text,
+    ADD COLUMN device_count int8;
 COMMENT ON COLUMN heartline.alerts.acknowledged_at IS 'When an operator said that they look after it; null: nobody did.';
 COMMENT ON COLUMN heartline.alerts.acknowledged_by IS 'The operator who did.';
+COMMENT ON COLUMN heartline.alerts.device_count IS 'How many devices a mass-offline alert is about, as of its opening; null for other kinds.';
+
+COMMENT ON COLUMN heartline.alerts.kind IS 'offline, stale, down or flapping; for operators front-end-lost, ingest-silent, mass-offline and pool-exhausted.';
+
+-- What the dispatcher has yet to look at: written by the transaction that changes the alert, so nothing is
+-- overlooked, however late it commits.
+CREATE TABLE heartline.alert_news (
+    alert_id uuid NOT NULL
+);
+COMMENT ON TABLE heartline.alert_news IS 'Alerts that were opened or resolved and that the dispatcher has yet to look at.';
+COMMENT ON COLUMN heartline.alert_news.alert_id IS 'The alert.';
+
+CREATE FUNCTION heartline.note_alerts() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    INSERT INTO heartline.alert_news SELECT alert_id FROM changed;
+    IF FOUND THEN
+        PERFORM pg_notify('heartline_alerts', '');
+    END IF;
+    RETURN NULL;
+END
+$$;
+CREATE TRIGGER alerts_inserted AFTER INSERT ON heartline.alerts
+    REFERENCING NEW TABLE AS changed FOR EACH STATEMENT EXECUTE FUNCTION heartline.note_alerts();
+CREATE TRIGGER alerts_updated AFTER UPDATE ON heartline.alerts
+    REFERENCING NEW TABLE AS changed FOR EACH STATEMENT EXECUTE FUNCTION heartline.note_alerts();
+
+-- What receivers are sent of an alert.
+CREATE FUNCTION heartline.alert_payload(a heartline.alerts, event text) RETURNS jsonb
+LANGUAGE sql STABLE AS $$
+    SELECT jsonb_build_object(
+               'v', 1, 'id', a.alert_id || ':' || event, 'alert_id', a.alert_id, 'event', event,
+               'kind', a.kind, 'entity', a.entity, 'device_id', a.device_id, 'reason', a.reason,
+               'opened_at', to_char(a.opened_at AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"'),
+               'resolved_at', CASE WHEN event = 'resolved' THEN
+                   to_char(a.resolved_at AT TIME ZONE 'UTC', 'YYYY-MM-DD"T"HH24:MI:SS.MS"Z"') END)
+           || CASE WHEN a.device_count IS NULL THEN '{}'
+                   ELSE jsonb_build_object('count', a.device_count) END
+$$;
 
 CREATE TABLE heartline.alert_dispatch (
     alert_id uuid PRIMARY KEY,
@@ -35,9 +74,10 @@ CREATE TABLE heartline.alert_deliveries (
     next_attempt_at timestamptz NOT NULL,
     delivered_at timestamptz,
     last_error text,
-    UNIQUE (receiver, alert_id, event)
+    UNIQUE (alert_id, receiver, event)
 );
 CREATE INDEX alert_deliveries_waiting ON heartline.alert_deliveries (receiver, delivery_id) WHERE delivered_at IS NULL;
+CREATE INDEX alert_deliveries_by_entity ON heartline.alert_deliveries (receiver, entity, delivery_id) WHERE delivered_at IS NULL;
 COMMENT ON TABLE heartline.alert_deliveries IS 'Messages to receivers, in order for each receiver and entity, until the receiver acknowledged them.';
 COMMENT ON COLUMN heartline.alert_deliveries.delivery_id IS 'Order.';
 COMMENT ON COLUMN heartline.alert_deliveries.receiver IS 'The receiver''s name.';

@@ -1,18 +1,18 @@
-import Bytes
-import Glibc
-import Synchronization
-import System
+public import Bytes
+internal import Glibc
+internal import Synchronization
+internal import System
 
 /// An HTTP/1.1 server on an ephemeral port of the loopback address: a thread a connection, keep-alive,
 /// one function that answers.
-final class TestServer: Sendable {
-    struct Request: Sendable {
-        var line: String
-        var head: String
-        var body: ByteBuffer
+public final class HTTPTestServer: Sendable {
+    public struct Request: Sendable {
+        public var line: String
+        public var head: String
+        public var body: ByteBuffer
     }
 
-    enum Answer: Sendable {
+    public enum Answer: Sendable {
         case status(Int, String)
         /// Written as it is; the connection is closed after it.
         case raw(String)
@@ -29,31 +29,32 @@ final class TestServer: Sendable {
         var requests = 0
     }
 
-    let port: UInt16
+    public let port: UInt16
     private let listener: Int32
     private let state = Mutex(State())
     private let acceptor = Mutex<SystemThread?>(nil)
 
-    var url: String { "http://127.0.0.1:\(port)" }
-    var connectionsOpened: Int { state.withLock { $0.opened } }
-    var requests: Int { state.withLock { $0.requests } }
+    public var url: String { "http://127.0.0.1:\(port)" }
+    public var connectionsOpened: Int { state.withLock { $0.opened } }
+    public var requests: Int { state.withLock { $0.requests } }
 
-    init(_ answer: @escaping @Sendable (Request) -> Answer) {
-        (listener, port) = Self.listen()
+    /// - Parameter port: 0 for one that the system chooses.
+    public init(port: UInt16 = 0, _ answer: @escaping @Sendable (Request) -> Answer) {
+        (listener, self.port) = Self.listen(port)
         acceptor.withLock {
             $0 = SystemThread.start("test-server") { [self] in accept(answer) }
         }
     }
 
     /// A port on which nobody listens.
-    static func closedPort() -> UInt16 {
+    public static func closedPort() -> UInt16 {
         let (descriptor, port) = listen()
         close(descriptor)
         return port
     }
 
     /// Ends all connections and threads. Call it once.
-    func stop() {
+    public func stop() {
         state.withLock {
             $0.isStopped = true
             for connection in $0.connections { shutdown(connection, Int32(SHUT_RDWR)) }
@@ -65,12 +66,16 @@ final class TestServer: Sendable {
         close(listener)
     }
 
-    private static func listen() -> (Int32, UInt16) {
+    private static func listen(_ port: UInt16 = 0) -> (Int32, UInt16) {
         let descriptor = socket(AF_INET, Int32(SOCK_STREAM.rawValue | SOCK_CLOEXEC.rawValue), 0)
         precondition(descriptor >= 0, "no socket for a test")
         var address = sockaddr_in()
         address.sin_family = sa_family_t(AF_INET)
         address.sin_addr.s_addr = UInt32(0x7F00_0001).bigEndian
+        address.sin_port = port.bigEndian
+        var one: Int32 = 1
+        unsafe setsockopt(
+            descriptor, SOL_SOCKET, SO_REUSEADDR, &one, socklen_t(MemoryLayout<Int32>.size))
         var size = socklen_t(MemoryLayout<sockaddr_in>.size)
         unsafe withUnsafeMutablePointer(to: &address) { pointer in
             unsafe pointer.withMemoryRebound(to: sockaddr.self, capacity: 1) { generic in
@@ -166,9 +171,22 @@ final class TestServer: Sendable {
     }
 }
 
-extension TestServer {
+extension HTTPTestServer {
     /// Writes to every open connection, whatever was asked.
-    func sendToAll(_ text: String) {
+    public func sendToAll(_ text: String) {
         for connection in state.withLock({ $0.connections }) { write(connection, text) }
+    }
+}
+
+extension HTTPTestServer.Request {
+    /// The value of a header; the name in any case.
+    public func header(_ name: String) -> String? {
+        for line in head.split(separator: "\r\n") {
+            let parts = line.split(separator: ":", maxSplits: 1)
+            if parts.count == 2, parts[0].lowercased() == name.lowercased() {
+                return String(parts[1].drop { $0 == " " })
+            }
+        }
+        return nil
     }
 }
