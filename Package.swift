@@ -67,6 +67,9 @@ let package = Package(
         client("Curl", ["CCurl", "Bytes"]),
         client("Kafka", ["CRdKafka"]),
 
+        // Signed tokens of identity providers; no I/O.
+        library("JWT", ["JSON", "Crypto", "Bytes"]),
+
         library("Schemas", ["JSON", "Crypto", "Bytes"], resources: [.copy("Migrations")]),
         library("Processors", ["Schemas", "Bytes"]),
         library("EventLog", ["Schemas", "Kafka", "KeyValue", "System", "Bytes"]),
@@ -104,6 +107,7 @@ let package = Package(
         tests("Bytes", ["Bytes"]),
         tests("JSON", ["JSON", "Bytes"]),
         tests("Crypto", ["Crypto", "Bytes"]),
+        tests("JWT", ["JWT", "Crypto", "COpenSSL", "Bytes"]),
         tests("Postgres", ["Postgres", "Schemas", "Pipeline", "System", "Bytes"]),
         tests("YAML", ["YAML"]),
         tests("Schemas", ["Schemas", "JSON", "Bytes"]),

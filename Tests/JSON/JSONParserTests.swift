@@ -133,6 +133,27 @@ private func error(_ document: some Sequence<UInt8>, maximumBytes: Int = 1 << 20
             #expect(parser.string(Field.text) == "x")
         }
     }
+
+    @Test("an object of an array is handed out as JSON of its own")
+    func objects() throws {
+        let parser = JSONParser(fields)
+        let inner = JSONParser(fields)
+        let document = ByteBuffer(
+            #"{"list":[{ "text" : "a\"\u00e9", "list":[1,{}] },7,"x",[],{"number":-5}]}"#.utf8)
+        try parser.parse(document.span)
+        func text(_ element: Int) -> ByteBuffer? {
+            parser.withObject(Field.list, element: element) { ByteBuffer(copying: $0) }
+        }
+        let first = try #require(text(0))
+        try inner.parse(first.span)
+        #expect(inner.string(Field.text) == "a\"é")
+        #expect(inner.count(Field.list) == 2)
+        let last = try #require(text(4))
+        try inner.parse(last.span)
+        #expect(inner.integer(Field.number) == -5)
+        for element in [1, 2, 3, 5, 1000] { #expect(text(element) == nil) }
+        #expect(parser.withObject(Field.object, element: 0) { $0.count } == nil)
+    }
 }
 
 @Suite("JSON: writing strings") struct JSONWritingTests {

@@ -5,6 +5,7 @@
 #include <algorithm>
 #include <cstring>
 #include <new>
+#include <string>
 #include <string_view>
 #include <vector>
 
@@ -17,6 +18,7 @@ struct heartline_json {
     size_t maximum_depth;
     std::vector<char> padded;
     std::vector<std::string_view> keys;
+    std::string object;
 };
 
 namespace {
@@ -185,6 +187,23 @@ extern "C" int heartline_json_element(heartline_json *self, const heartline_json
             fill(item, *value);
             return HEARTLINE_JSON_OK;
         }
+    }
+    return HEARTLINE_JSON_OK;
+}
+
+extern "C" int heartline_json_element_object(heartline_json *self, const heartline_json_name *name,
+                                             size_t index, heartline_json_value *value) {
+    *value = heartline_json_value{};
+    dom::array array;
+    if (self->document[std::string_view(name->bytes, name->length)].get_array().get(array) != SUCCESS)
+        return HEARTLINE_JSON_SYNTAX;
+    dom::element element;
+    if (array.at(index).get(element) != SUCCESS) return HEARTLINE_JSON_OK;
+    fill(element, *value);
+    if (value->type == HEARTLINE_JSON_OBJECT) {
+        self->object = simdjson::minify(element);
+        value->text = self->object.data();
+        value->length = self->object.size();
     }
     return HEARTLINE_JSON_OK;
 }

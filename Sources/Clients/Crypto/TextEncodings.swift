@@ -118,3 +118,52 @@ public enum Base64 {
         }
     }
 }
+
+/// Base64url (RFC 4648, section 5) as JOSE uses it (RFC 7515, section 2): without padding.
+public enum Base64URL {
+    public static func encode(_ bytes: Span<UInt8>) -> String {
+        let padded = Base64.encode(bytes)
+        var buffer = ByteBuffer()
+        for character in padded.utf8 {
+            switch character {
+            case UInt8(ascii: "+"): buffer.append(UInt8(ascii: "-"))
+            case UInt8(ascii: "/"): buffer.append(UInt8(ascii: "_"))
+            case UInt8(ascii: "="): break
+            default: buffer.append(character)
+            }
+        }
+        return buffer.span.text
+    }
+
+    /// Reads unpadded Base64url; `nil` for anything else: padding, white space, characters of the
+    /// standard alphabet, and trailing bits that are not zero, so that every value has one spelling.
+    public static func decode(_ text: Span<UInt8>) -> [UInt8]? {
+        guard text.count % 4 != 1 else { return nil }
+        var result: [UInt8] = []
+        result.reserveCapacity(text.count * 3 / 4)
+        var group: UInt32 = 0
+        var bits: UInt32 = 0
+        for index in 0..<text.count {
+            guard let value = value(text[index]) else { return nil }
+            group = group << 6 | value
+            bits += 6
+            if bits >= 8 {
+                bits -= 8
+                result.append(UInt8(truncatingIfNeeded: group >> bits))
+                group &= 1 << bits - 1
+            }
+        }
+        return group == 0 ? result : nil
+    }
+
+    private static func value(_ character: UInt8) -> UInt32? {
+        switch character {
+        case 0x41...0x5A: UInt32(character - 0x41)
+        case 0x61...0x7A: UInt32(character - 0x61 + 26)
+        case 0x30...0x39: UInt32(character - 0x30 + 52)
+        case 0x2D: 62
+        case 0x5F: 63
+        default: nil
+        }
+    }
+}

@@ -160,6 +160,21 @@ public enum JSONKind: Int32, Sendable {
         return unsafe Self.lend(item, body)
     }
 
+    /// Lends an object of an array as JSON text of its own, for another parser to read, until the
+    /// next call; `nil` if the field is no array or the element no object.
+    public func withObject<Result>(
+        _ field: Int, element: Int, _ body: (Span<UInt8>) -> Result
+    ) -> Result? {
+        guard kind(field) == .array else { return nil }
+        var item = unsafe heartline_json_value()
+        guard
+            unsafe heartline_json_element_object(parser, fields.names + field, element, &item)
+                == 0,
+            unsafe JSONKind(rawValue: item.type) == .object
+        else { return nil }
+        return unsafe Self.lend(item, body)
+    }
+
     private func value(_ field: Int) -> heartline_json_value {
         precondition(field >= 0 && field < fields.count)
         return unsafe values[field]

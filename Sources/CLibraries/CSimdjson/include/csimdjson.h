@@ -58,6 +58,10 @@ int heartline_json_parse(heartline_json *parser, const uint8_t *bytes, size_t le
 int heartline_json_element(heartline_json *parser, const heartline_json_name *name, size_t index,
                            heartline_json_value *value);
 
+/// The same; an object's `text` and `length` are its JSON, valid until the next call or parse.
+int heartline_json_element_object(heartline_json *parser, const heartline_json_name *name,
+                                  size_t index, heartline_json_value *value);
+
 #ifdef __cplusplus
 }
 #endif
