@@ -71,6 +71,8 @@ final class Connection {
 
     var stream: StreamCore?
     var upgraded: (any UpgradedProtocol)?
+    /// The same, if it is a WebSocket.
+    var webSocket: WebSocketConnection?
     /// Size of the request whose answer is awaited.
     var requestBytes = 0
     /// What this connection adds to the loop's bytes in flight.

@@ -101,6 +101,7 @@ extension EventLoop {
         let upgraded = connection.upgraded
         connection.stream = nil
         connection.upgraded = nil
+        connection.webSocket = nil
         stream?.close()
         upgraded?.closed()
     }

@@ -34,7 +34,16 @@ extension EventLoop {
 
     func canRead(_ connection: Connection) -> Bool {
         connection.takesInput && connection.held.isEmpty && !connection.hasInputEnded
-            && connection.output.count <= limits.highWaterBytes
+            && waitingBytes(connection) <= limits.highWaterBytes
+    }
+
+    /// Bytes that the client has yet to take. What an upgraded connection was given in this round is
+    /// still in the mailbox.
+    private func waitingBytes(_ connection: Connection) -> Int {
+        guard connection.state == .upgraded, let stream = connection.stream else {
+            return connection.output.count
+        }
+        return max(connection.output.count, stream.waitingBytes)
     }
 
     /// - Returns: whether the connection is still of use.
@@ -99,7 +108,9 @@ extension EventLoop {
             case .body: taken += unsafe feedBody(connection, rest)
             case .chunkedBody: taken += unsafe feedChunks(connection, rest)
             case .upgraded:
-                connection.deadline = now + limits.idleMilliseconds
+                if connection.webSocket == nil {
+                    connection.deadline = now + limits.idleMilliseconds
+                }
                 unsafe connection.upgraded?.received(
                     rest.assumingMemoryBound(to: UInt8.self).span)
                 return bytes.count

@@ -121,7 +121,7 @@ extension EventLoop {
 
     func upgrade(
         _ connection: Connection, _ name: StaticString, _ headers: [Header],
-        _ handler: any UpgradedProtocol
+        _ handler: any UpgradedProtocol, queueBytes: Int? = nil
     ) {
         noteAnswer(connection, .switchingProtocols)
         emitStatusAndDate(connection, .switchingProtocols)
@@ -131,17 +131,17 @@ extension EventLoop {
         emit(headers, connection)
         emit("\r\n", connection)
         connection.state = .upgraded
-        let stream = makeStream(connection)
+        let stream = makeStream(connection, limit: queueBytes)
         connection.upgraded = handler
         connection.deadline = now + limits.idleMilliseconds
         handler.opened(UpgradedConnection(stream))
     }
 
-    private func makeStream(_ connection: Connection) -> StreamCore {
+    private func makeStream(_ connection: Connection, limit: Int? = nil) -> StreamCore {
         connection.serial &+= 1
         connection.deadline = .max
         connection.requestBytes = 0
-        let stream = StreamCore(mailbox, connection.requestID, limit: limits.streamBytes)
+        let stream = StreamCore(mailbox, connection.requestID, limit: limit ?? limits.streamBytes)
         connection.stream = stream
         return stream
     }
@@ -180,6 +180,12 @@ extension EventLoop {
     func abandonStream(_ connection: Connection) {
         guard connection.stream != nil else { return }
         destroy(connection)
+    }
+
+    /// Bytes of an upgraded connection, given on the loop's thread; to be marked dirty.
+    func append(_ bytes: UnsafeRawBufferPointer, _ connection: Connection) {
+        spillRound(connection)
+        unsafe connection.output.append(bytes)
     }
 
     private func appendChunkSize(_ count: Int, _ connection: Connection) {
@@ -331,7 +337,9 @@ extension EventLoop {
                 connection.output.removeFirst(count)
                 restartWriteTime(connection)
             case .blocked:
-                if connection.deadline == .max { restartWriteTime(connection) }
+                if connection.deadline == .max || connection.webSocket?.writeDeadline == .max {
+                    restartWriteTime(connection)
+                }
                 return true
             case .failed: return false
             }
@@ -345,7 +353,12 @@ extension EventLoop {
     private func restartWriteTime(_ connection: Connection) {
         // A request that is being received keeps its own, or reading slowly would extend it.
         guard connection.input.isEmpty else { return }
-        connection.deadline = now + limits.writeMilliseconds
+        let deadline = now + limits.writeMilliseconds
+        if connection.state == .upgraded, let socket = connection.webSocket {
+            socket.outputIsBlocked(until: deadline)
+        } else {
+            connection.deadline = deadline
+        }
     }
 
     private func restartTimeAfterWriting(_ connection: Connection) {
@@ -354,7 +367,12 @@ extension EventLoop {
             connection.deadline = now + limits.idleMilliseconds
         case .waiting: connection.deadline = now + limits.answerMilliseconds
         case .streaming: connection.deadline = .max
-        case .upgraded: connection.deadline = now + limits.idleMilliseconds
+        case .upgraded:
+            if let socket = connection.webSocket {
+                socket.outputIsEmpty()
+            } else {
+                connection.deadline = now + limits.idleMilliseconds
+            }
         default: break
         }
     }
@@ -405,6 +423,7 @@ extension EventLoop {
     /// The time of whatever the connection was doing is over.
     func expire(_ connection: Connection) {
         switch connection.state {
+        case .upgraded where connection.webSocket?.expire() == true: settle(connection)
         case .head where connection.input.isEmpty, .streaming, .closing, .lingering, .upgraded,
             .answering:
             destroy(connection)

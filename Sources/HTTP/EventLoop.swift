@@ -48,6 +48,8 @@ internal import TLS
     var wheel = TimerWheel()
     private var entries: [LoopMailbox.Entry] = []
     var dirty: [Connection] = []
+    /// For WebSockets that begin to read a frame.
+    var frameReaders: [FrameReader] = []
 
     /// Monotonic milliseconds, read once a round.
     var now: Int64
@@ -180,6 +182,12 @@ internal import TLS
             case .chunk(let request, let bytes):
                 guard let connection = connection(for: request) else { continue }
                 append(bytes, to: connection)
+            case .message(let request, let kind, let bytes):
+                guard let connection = connection(for: request) else { continue }
+                connection.webSocket?.send(kind, bytes)
+            case .socketClosed(let request, let code, let reason):
+                guard let connection = connection(for: request) else { continue }
+                connection.webSocket?.close(code, reason)
             case .finished(let request):
                 guard let connection = connection(for: request) else { continue }
                 finishStream(connection)
@@ -247,11 +255,14 @@ internal import TLS
     }
 
     /// 1 to 5 seconds, different from client to client.
-    func retrySeconds() -> Int {
+    func retrySeconds() -> Int { 1 + Int(random(below: 5)) }
+
+    /// From 0 on; `limit` must be above it.
+    func random(below limit: Int64) -> Int64 {
         random ^= random << 13
         random ^= random >> 7
         random ^= random << 17
-        return 1 + Int(random % 5)
+        return Int64(random % UInt64(limit))
     }
 
     // MARK: Drain and end

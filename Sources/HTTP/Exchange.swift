@@ -1,6 +1,6 @@
 /// One request's way to its answer, lent to a handler.
 ///
-/// Exactly one of `respond`, `deferred`, `stream` and `upgrade` is called within `handle`; if none
+/// Exactly one of `respond`, `deferred`, `stream`, `upgrade` and `webSocket` is called within `handle`; if none
 /// is, the client gets 500.
 public struct Exchange: ~Copyable {
     private let loop: EventLoop
@@ -69,6 +69,13 @@ public struct Exchange: ~Copyable {
         to name: StaticString, headers: [Header] = [], _ handler: any UpgradedProtocol
     ) {
         loop.upgrade(connection, name, headers, handler)
+    }
+
+    func openWebSocket(
+        _ headers: [Header], _ limits: WebSocket.Limits,
+        _ makeHandler: () -> any WebSocketHandler
+    ) -> Bool {
+        loop.openWebSocket(connection, headers, limits, makeHandler)
     }
 
     /// Runs work on this loop's thread.

@@ -18,6 +18,10 @@ public final class LoopMailbox: Sendable {
         case work(@Sendable () -> Void)
         case answer(RequestID, Answer)
         case chunk(RequestID, ByteBuffer)
+        /// A message for a WebSocket.
+        case message(RequestID, WebSocket.MessageKind, ByteBuffer)
+        /// A WebSocket is to be closed.
+        case socketClosed(RequestID, WebSocket.CloseCode, ByteBuffer)
         case finished(RequestID)
         /// The last handle of a stream went away before its end.
         case abandoned(RequestID)

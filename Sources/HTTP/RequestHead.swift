@@ -14,6 +14,8 @@ public import TLS
 
     public var method: Method { facts.method }
 
+    var isHTTP11: Bool { facts.minorVersion > 0 }
+
     private var pathBytes: UnsafeRawBufferPointer {
         unsafe UnsafeRawBufferPointer(
             rebasing: bytes[facts.pathStart..<(facts.pathStart + facts.pathCount)])

@@ -73,6 +73,31 @@ final class StreamCore: Sendable {
         mailbox.post(.finished(request))
     }
 
+    /// What a message counts while it waits: empty ones take memory as well.
+    static func cost(of message: ByteBuffer) -> Int { message.count + 16 }
+
+    /// - Returns: whether the message was taken.
+    func send(_ kind: WebSocket.MessageKind, _ bytes: ByteBuffer) -> Bool {
+        guard isOpen else { return false }
+        let cost = Self.cost(of: bytes)
+        let waiting = posted.add(cost, ordering: .relaxed).newValue
+        guard waiting + inOutput.load(ordering: .relaxed) <= limit else {
+            posted.subtract(cost, ordering: .relaxed)
+            closeSocket(.tryAgainLater, "too slow")
+            return false
+        }
+        mailbox.post(.message(request, kind, bytes))
+        return true
+    }
+
+    func closeSocket(_ code: WebSocket.CloseCode, _ reason: String) {
+        guard open.exchange(false, ordering: .acquiringAndReleasing) else { return }
+        // Cut between characters, since a reason is UTF-8; a control frame has room for 123 bytes.
+        var text = reason
+        while text.utf8.count > 123 { text.removeLast() }
+        mailbox.post(.socketClosed(request, code, ByteBuffer(text.utf8)))
+    }
+
     func abandon() {
         guard !isEnded.exchange(true, ordering: .acquiringAndReleasing) else { return }
         open.store(false, ordering: .releasing)
@@ -88,6 +113,9 @@ final class StreamCore: Sendable {
     // Called by the loop.
 
     func taken(_ count: Int) { posted.subtract(count, ordering: .relaxed) }
+
+    /// Nothing more is taken from outside.
+    func refuseMore() { open.store(false, ordering: .releasing) }
 
     func updateOutput(_ count: Int) { inOutput.store(count, ordering: .relaxed) }
 

@@ -19,6 +19,25 @@ public final class ServerCounters: Sendable {
     /// Times that accepting stopped for want of file descriptors or memory.
     public var acceptPauses: Int { sum { $0.acceptPauses.load(ordering: .relaxed) } }
 
+    /// WebSockets open now.
+    public var webSocketsOpen: Int { sum { $0.webSocketsOpen.load(ordering: .relaxed) } }
+    /// WebSockets ever opened.
+    public var webSocketsOpened: Int { sum { $0.webSocketsOpened.load(ordering: .relaxed) } }
+    /// Whole messages that came over WebSockets; control frames are none.
+    public var webSocketMessagesReceived: Int {
+        sum { $0.webSocketMessagesReceived.load(ordering: .relaxed) }
+    }
+    /// Messages given to connections; whether a client has taken them is not known.
+    public var webSocketMessagesSent: Int {
+        sum { $0.webSocketMessagesSent.load(ordering: .relaxed) }
+    }
+    /// Bytes of the received messages, without their frames.
+    public var webSocketBytesReceived: Int {
+        sum { $0.webSocketBytesReceived.load(ordering: .relaxed) }
+    }
+    /// Bytes of the sent messages, without their frames.
+    public var webSocketBytesSent: Int { sum { $0.webSocketBytesSent.load(ordering: .relaxed) } }
+
     /// Answers by the first digit of their status, 1 to 5; those of the server itself included.
     public func responses(statusClass: Int) -> Int {
         switch statusClass {
@@ -51,16 +70,32 @@ final class LoopCounters: Sendable {
     let redirected = Atomic(0)
     let clientErrors = Atomic(0)
     let serverErrors = Atomic(0)
+    let webSocketsOpen = Atomic(0)
+    let webSocketsOpened = Atomic(0)
+    let webSocketMessagesReceived = Atomic(0)
+    let webSocketMessagesSent = Atomic(0)
+    let webSocketBytesReceived = Atomic(0)
+    let webSocketBytesSent = Atomic(0)
 }
 
 /// What a loop counts in plain memory, published once a round.
 final class LoopTally {
+    struct WebSockets {
+        var open = 0
+        var opened = 0
+        var messagesReceived = 0
+        var messagesSent = 0
+        var bytesReceived = 0
+        var bytesSent = 0
+    }
+
     var open = 0
     var accepted = 0
     var rejected = 0
     var requests = 0
     var bytesInFlight = 0
     var acceptPauses = 0
+    var webSockets = WebSockets()
     /// By the status's first digit.
     var responses = InlineArray<6, Int>(repeating: 0)
 
@@ -76,5 +111,11 @@ final class LoopTally {
         counters.redirected.store(responses[3], ordering: .relaxed)
         counters.clientErrors.store(responses[4], ordering: .relaxed)
         counters.serverErrors.store(responses[5], ordering: .relaxed)
+        counters.webSocketsOpen.store(webSockets.open, ordering: .relaxed)
+        counters.webSocketsOpened.store(webSockets.opened, ordering: .relaxed)
+        counters.webSocketMessagesReceived.store(webSockets.messagesReceived, ordering: .relaxed)
+        counters.webSocketMessagesSent.store(webSockets.messagesSent, ordering: .relaxed)
+        counters.webSocketBytesReceived.store(webSockets.bytesReceived, ordering: .relaxed)
+        counters.webSocketBytesSent.store(webSockets.bytesSent, ordering: .relaxed)
     }
 }

@@ -19,7 +19,7 @@ public protocol UpgradedProtocol: AnyObject {
 
 /// A connection that left HTTP: raw bytes out.
 public struct UpgradedConnection: Sendable {
-    private let core: StreamCore
+    let core: StreamCore
 
     init(_ core: StreamCore) { self.core = core }
 

@@ -7,30 +7,6 @@ import Testing
 @Suite struct DrainTests {
     private func get(_ target: String) -> String { "GET \(target) HTTP/1.1\r\nHost: a\r\n\r\n" }
 
-    /// Drains on a thread of its own.
-    private final class Drain: Sendable {
-        private let result = Mutex<Server.DrainReport?>(nil)
-        private let thread = Mutex<SystemThread?>(nil)
-
-        init(_ server: Server) {
-            let started = SystemThread.start("drain") { [self] in
-                let report = server.drain()
-                result.withLock { $0 = report }
-            }
-            thread.withLock { $0 = started }
-        }
-
-        var isDone: Bool { result.withLock { $0 != nil } }
-
-        func wait() -> Server.DrainReport? {
-            thread.withLock { thread in
-                thread?.join()
-                thread = nil
-            }
-            return result.withLock { $0 }
-        }
-    }
-
     @Test("A drain closes idle connections at once, and nobody new is let in")
     func idle() throws {
         let server = try TestServer(loops: 2)

@@ -159,6 +159,30 @@ final class TestServer {
     }
 }
 
+/// Drains on a thread of its own.
+final class Drain: Sendable {
+    private let result = Mutex<Server.DrainReport?>(nil)
+    private let thread = Mutex<SystemThread?>(nil)
+
+    init(_ server: Server) {
+        let started = SystemThread.start("drain") { [self] in
+            let report = server.drain()
+            result.withLock { $0 = report }
+        }
+        thread.withLock { $0 = started }
+    }
+
+    var isDone: Bool { result.withLock { $0 != nil } }
+
+    func wait() -> Server.DrainReport? {
+        thread.withLock { thread in
+            thread?.join()
+            thread = nil
+        }
+        return result.withLock { $0 }
+    }
+}
+
 /// Waits for a condition; only a hang is as slow as its deadline.
 func eventually(_ condition: () -> Bool) -> Bool {
     let deadline = SystemClock.monotonicMilliseconds() + 60_000

@@ -53,6 +53,11 @@ void heartline_set_malloc_thresholds(int mmap_bytes, int trim_bytes) {
     mallopt(M_TRIM_THRESHOLD, trim_bytes);
 }
 
+uint64_t heartline_allocated_bytes(void) {
+    struct mallinfo2 info = mallinfo2();
+    return info.uordblks + info.hblkhd;
+}
+
 int heartline_spawn(const char *path, char *const arguments[], char *const environment[],
                     int64_t user_id, int64_t group_id, int death_signal, int new_session,
                     int output_fd, const char *working_directory) {

@@ -9,4 +9,7 @@ public enum SystemMemory {
     public static func returnLargeBlocks() {
         heartline_set_malloc_thresholds(1 << 20, 16 << 20)
     }
+
+    /// Bytes that this process has allocated and not freed, by malloc(3), whoever asked for them.
+    public static var allocatedBytes: Int { Int(heartline_allocated_bytes()) }
 }

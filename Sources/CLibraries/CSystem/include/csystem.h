@@ -30,6 +30,8 @@ uint64_t heartline_process_cpu_nanoseconds(void);
 /// `mallopt`: blocks of `mmap_bytes` and more are mapped and unmapped, `trim_bytes` free ones at the
 /// heap's end are given back; both stay as they are set.
 void heartline_set_malloc_thresholds(int mmap_bytes, int trim_bytes);
+/// `mallinfo2`: bytes of the blocks that are allocated, mapped ones included.
+uint64_t heartline_allocated_bytes(void);
 /// Starts `path` with `arguments` and `environment` (both end with a null pointer).
 ///
 /// In the child: `setsid` when `new_session`, group and user when `user_id` is not -1,
