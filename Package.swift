@@ -84,15 +84,18 @@ let package = Package(
             name: "heartline",
             dependencies: [
                 "Ingest", "Pipeline", "Processors", "Sinks", "EventLog", "Kafka", "HTTP",
-                "Schemas", "Fleet", "Postgres", "Crypto", "TLS", "KeyValue", "JSON", "YAML",
-                "Curl", "System", "Bytes",
+                "Schemas", "Fleet", "Simulation", "Postgres", "Crypto", "TLS", "KeyValue", "JSON",
+                "YAML", "Curl", "System", "Bytes",
             ],
             path: "Sources/heartline", swiftSettings: strict),
         library(
+            "Simulation",
+            ["Ingest", "Pipeline", "Processors", "Sinks", "EventLog", "Schemas", "System", "Bytes"]),
+        library(
             "TestSupport",
             [
-                "Pipeline", "Processors", "Sinks", "EventLog", "Kafka", "Schemas", "Postgres",
-                "System", "Bytes",
+                "Simulation", "Pipeline", "Processors", "Sinks", "EventLog", "Kafka", "Schemas",
+                "Postgres", "System", "Bytes",
             ]),
 
         tests("Bytes", ["Bytes"]),
@@ -106,8 +109,8 @@ let package = Package(
         tests(
             "Kafka",
             [
-                "Kafka", "EventLog", "Pipeline", "Processors", "Sinks", "Schemas", "Postgres",
-                "System", "Bytes",
+                "Kafka", "EventLog", "Pipeline", "Processors", "Sinks", "Simulation", "Schemas",
+                "Postgres", "System", "Bytes",
             ]),
         tests("HTTP", ["HTTP", "TLS", "System", "Bytes"]),
         tests(
@@ -117,17 +120,24 @@ let package = Package(
                 "System", "Bytes",
             ]),
         tests(
-            "Sinks", ["Sinks", "Schemas", "Postgres", "EventLog", "Pipeline", "System", "Bytes"]),
+            "Sinks",
+            [
+                "Sinks", "Schemas", "Postgres", "EventLog", "Pipeline", "Simulation", "System",
+                "Bytes",
+            ]),
         tests(
             "Pipeline",
             [
-                "Pipeline", "Processors", "Sinks", "EventLog", "Schemas", "Postgres", "YAML",
-                "System", "Bytes",
+                "Pipeline", "Processors", "Sinks", "EventLog", "Simulation", "Schemas", "Postgres",
+                "YAML", "System", "Bytes",
             ]),
         tests("Fleet", ["Fleet", "Schemas", "Curl", "JSON", "System", "Bytes"]),
         tests(
             "Simulation",
-            ["Pipeline", "Processors", "Sinks", "EventLog", "Schemas", "System", "Bytes"]),
+            [
+                "Simulation", "Pipeline", "Processors", "Sinks", "EventLog", "Schemas", "System",
+                "Bytes",
+            ]),
         tests(
             "Contract",
             [
@@ -138,7 +148,7 @@ let package = Package(
             "EndToEnd",
             [
                 "Ingest", "Pipeline", "Processors", "Sinks", "EventLog", "Kafka", "HTTP", "Schemas",
-                "Fleet",
+                "Simulation", "Fleet",
                 "Postgres", "JSON", "Crypto", "System", "Bytes",
             ]),
     ],

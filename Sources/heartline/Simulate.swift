@@ -16,6 +16,8 @@ enum Simulate {
 
             --faults takes KIND=SHARE[:DURATION[/PERIOD]], several separated by commas, for example
             silent=5%:60s,tunnel-down=3%,stale=2. Kinds: \(Fault.allCases.map(\.name).joined(separator: ", ")).
+
+            \(SimulateWorld.details)
             """,
         options: [
             .integer("agents", 1...10_000_000, "how many; without it: all devices of the registry"),
@@ -28,8 +30,9 @@ enum Simulate {
             .integer("connections", 1...10_000, default: 64, "requests on their way at once"),
             .duration("duration", 1_000...30 * 86_400_000, "end after this; without it: at Ctrl-C"),
             .path("ca", "FILE", "trust the authorities of this PEM file instead of the machine's"),
-        ] + DatabaseAccess.options
+        ] + SimulateWorld.options + DatabaseAccess.options
     ) { arguments in
+        if arguments.flag("deterministic") { return SimulateWorld.run(arguments) }
         Signals.hold()
         guard let speed = Double(arguments.text("speed")), speed.isFinite, speed > 0,
             speed <= 10_000

@@ -3,6 +3,7 @@ import Postgres
 import Schemas
 import Sinks
 import System
+import Simulation
 import TestSupport
 import Testing
 

@@ -1,0 +1,215 @@
+internal import Pipeline
+internal import System
+
+/// What goes wrong.
+extension World {
+    func injectFault() {
+        guard !isCalm, let faultInterval else { return }
+        queue.add(.fault, at: now + between(faultInterval / 4, faultInterval * 7 / 4))
+        let longest = options.duration == nil ? 90_000 as Int64 : 240_000
+        let length = random.chance(500) ? between(500, 12_000) : between(1_000, longest)
+        switch random.below(16) {
+        case 0, 1: disturbFrontEnd(.frontEndCrash, length)
+        case 2: disturbFrontEnd(.frontEndLeaves, length)
+        case 3, 4: disturbFrontEnd(.frontEndCut, length)
+        case 5: disturbFrontEnd(random.chance(500) ? .loopHangs : .processHangs, length)
+        case 6: setClock()
+        case 7: disturbLog(length)
+        case 8: lag(length)
+        case 9: disturbDatabase(length)
+        case 10, 11: disturbWorkers(length)
+        case 12: moveWorkers()
+        case 13: reload()
+        case 14: vanish(length)
+        default: suspendOrResume()
+        }
+    }
+
+    private func disturbFrontEnd(_ fault: WorldFault, _ length: Int64) {
+        let index = random.below(frontEnds.count)
+        guard frontEnds[index].isUp else { return }
+        switch fault {
+        case .frontEndCut:
+            guard !frontEnds[index].isCut else { return }
+            frontEnds[index].isCut = true
+            note { "\(frontEnds[index].name) is cut from the log for \(Self.text(length))" }
+            queue.add(.joinLog(frontEnd: index), at: now + length)
+        case .loopHangs, .processHangs:
+            guard frontEnds[index].hang == nil else { return }
+            frontEnds[index].beginHang(fault == .loopHangs ? .loop : .process, at: now)
+            note { "\(frontEnds[index].name): \(fault.rawValue) for \(Self.text(length))" }
+            queue.add(.wakeFrontEnd(index, boot: frontEnds[index].boot), at: now + length)
+        case .frontEndLeaves:
+            guard frontEnds[index].hang == nil else { return }
+            leaveFrontEnd(index)
+            queue.add(.startFrontEnd(index), at: now + length)
+        default:
+            crashFrontEnd(index)
+            queue.add(.startFrontEnd(index), at: now + length)
+        }
+        count(fault)
+        beginDisturbance()
+    }
+
+    private func setClock() {
+        let index = random.below(frontEnds.count)
+        let size = [2_000, 30_000, 3_600_000][random.below(3)] as Int64
+        let step = between(-size, size)
+        frontEnds[index].setWall(by: step)
+        count(.clockSet)
+        touchDisturbance()
+        note { "the clock of \(frontEnds[index].name) is set by \(step) ms" }
+    }
+
+    private func disturbLog(_ length: Int64) {
+        guard !isLogDown else { return }
+        isLogDown = true
+        log.setDown(true)
+        count(.logOutage)
+        beginDisturbance()
+        note { "the log is down for \(Self.text(length))" }
+        queue.add(.logUp, at: now + length)
+    }
+
+    private func lag(_ length: Int64) {
+        let partition = random.below(partitionCount)
+        guard lagging.insert(partition).inserted else { return }
+        log.setStalled(partition, true)
+        count(.partitionLags)
+        beginDisturbance()
+        note { "partition \(partition) lags for \(Self.text(length))" }
+        queue.add(.partitionUp(partition), at: now + length)
+    }
+
+    private func disturbDatabase(_ length: Int64) {
+        guard !isDatabaseDown else { return }
+        isDatabaseDown = true
+        store.setDown(true)
+        count(.databaseOutage)
+        beginDisturbance()
+        note { "the database is down for \(Self.text(length))" }
+        queue.add(.databaseUp, at: now + length)
+    }
+
+    // MARK: - Workers
+
+    func startWorker() {
+        memberCount += 1
+        let consumer = log.join()
+        let session = store.connect()
+        let worker = WorldWorker(
+            consumer: consumer, producer: SimulatedProducer(log: log), store: session,
+            settings: workerSettings, processor: variants[variant], waker: Waker(), now: now)
+        members.append(Member(memberCount, worker, consumer, session, wake: now))
+        note { "worker \(memberCount) starts" }
+        log.rebalance()
+        ring()
+    }
+
+    private func crash(_ index: Int) {
+        let member = members.remove(at: index)
+        member.session.abandon()
+        log.leave(member.consumer.member)
+        if member.pausedUntil > 0 { endDisturbance() }
+        note { "worker \(member.number) crashes" }
+        touchDisturbance()
+        // The group notices it after a while.
+        queue.add(.rebalance, at: now + between(0, 10_000))
+    }
+
+    private func disturbWorkers(_ length: Int64) {
+        touchDisturbance()
+        guard !members.isEmpty else { return }
+        let index = random.below(members.count)
+        switch random.below(4) {
+        case 0, 1:
+            count(.workerCrash)
+            crash(index)
+            queue.add(.startWorker, at: now + length)
+        case 2:
+            count(.workerStops)
+            note { "worker \(members[index].number) is told to stop" }
+            members[index].worker.stop()
+            members[index].wake = now
+            queue.add(.startWorker, at: now + length)
+        default:
+            guard members[index].pausedUntil == 0 else { return }
+            count(.workerPauses)
+            beginDisturbance()
+            members[index].pausedUntil = now + length
+            let number = members[index].number
+            note { "worker \(number) stands still for \(Self.text(length))" }
+            queue.add(.resume(member: number), at: now + length)
+        }
+    }
+
+    private func moveWorkers() {
+        touchDisturbance()
+        if members.count < 3, random.chance(400) {
+            count(.workerStarts)
+            startWorker()
+        } else {
+            count(.rebalance)
+            note { "partitions are given anew" }
+            log.rebalance()
+            ring()
+        }
+    }
+
+    private func reload() {
+        guard options.reloads else { return }
+        variant = random.below(variants.count)
+        count(.reload)
+        touchDisturbance()
+        note { "settings change to \"\(variants[variant].text)\" (stale and offline after, in s)" }
+        for member in members { member.worker.reconfigure(variants[variant]) }
+    }
+
+    // MARK: - Devices and operators
+
+    /// Their network breaks, and they all come back at once.
+    private func vanish(_ length: Int64) {
+        let share = [300, 700, 1_000][random.below(3)]
+        var gone: [Int] = []
+        for index in devices.indices where devices[index].life == .well {
+            if random.chance(share) { gone.append(index) }
+        }
+        guard !gone.isEmpty else { return }
+        count(.massOutage)
+        note { "\(gone.count) devices vanish together for \(Self.text(length))" }
+        for index in gone { change(index, to: .silent) }
+        queue.add(.returnAll(gone), at: now + length)
+    }
+
+    private func suspendOrResume() {
+        let index = random.below(devices.count)
+        count(.suspension)
+        devices[index].isSuspended.toggle()
+        devices[index].version += 1
+        if !devices[index].isSuspended { devices[index].speaksSince = now }
+        note { "device \(index) is \(devices[index].isSuspended ? "suspended" : "resumed")" }
+        tellLifecycle(of: index)
+    }
+
+    /// From here on nothing goes wrong; what goes wrong with devices stays as it is.
+    func becomeCalm() {
+        note { "the calm begins" }
+        isCalm = true
+        for index in frontEnds.indices {
+            if !frontEnds[index].isUp { handle(.startFrontEnd(index)) }
+            handle(.joinLog(frontEnd: index))
+            handle(.wakeFrontEnd(index, boot: frontEnds[index].boot))
+        }
+        handle(.logUp)
+        handle(.databaseUp)
+        for partition in 0..<partitionCount { handle(.partitionUp(partition)) }
+        for member in members { handle(.resume(member: member.number)) }
+        log.calm()
+        store.calm()
+        if members.isEmpty { startWorker() }
+        log.rebalance()
+        ring()
+        disturbances = 0
+        lastDisturbance = now
+    }
+}
