@@ -415,7 +415,8 @@ public struct Worker<
     private func wakeTime() -> Int64 {
         var time = now + 1_000
         if logNotBefore > now { time = min(time, logNotBefore) }
-        if let watchTime = watch.wakeTime { time = min(time, watchTime) }
+        // Who has no partition watches nothing.
+        if !partitions.isEmpty, let watchTime = watch.wakeTime { time = min(time, watchTime) }
         if let watchTime = watchOutbox.wakeTime { time = min(time, watchTime) }
         // The end of a commit, and room for events, are announced by the waker.
         let isCommitting = isCommitting
