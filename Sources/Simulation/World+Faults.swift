@@ -103,7 +103,7 @@ extension World {
         members.append(Member(memberCount, worker, consumer, session, wake: now))
         note { "worker \(memberCount) starts" }
         log.rebalance()
-        ring()
+        ringAll()
     }
 
     private func crash(_ index: Int) {
@@ -152,7 +152,7 @@ extension World {
             count(.rebalance)
             note { "partitions are given anew" }
             log.rebalance()
-            ring()
+            ringAll()
         }
     }
 
@@ -208,7 +208,7 @@ extension World {
         store.calm()
         if members.isEmpty { startWorker() }
         log.rebalance()
-        ring()
+        ringAll()
         disturbances = 0
         lastDisturbance = now
     }

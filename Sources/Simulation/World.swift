@@ -197,14 +197,23 @@ public final class World {
 
     private func step(_ member: Member) {
         var wake = member.worker.step(now: now)
+        // A second is what it asks for when there is nothing to do. Below five it takes for a pause.
+        if wake == now + 1_000 { wake = now + 4_000 }
         if let due = member.session.nextDue { wake = min(wake, due) }
         if let due = log.nextDue(member.consumer.member) { wake = min(wake, due) }
         if member.consumer.hasUnread { wake = min(wake, now + 20) }
         member.wake = max(wake, now + (isCalm ? 5 : 1))
     }
 
-    /// Something can be read: every worker is rung.
+    /// Whoever can read something is rung.
     func ring() {
+        for member in members where member.consumer.hasUnread {
+            member.wake = min(member.wake, now + between(1, 100))
+        }
+    }
+
+    /// The group has changed.
+    func ringAll() {
         for member in members {
             member.wake = min(member.wake, now + between(1, 100))
         }
@@ -257,7 +266,7 @@ public final class World {
         case .startWorker: if members.count < 3 { startWorker() }
         case .rebalance:
             log.rebalance()
-            ring()
+            ringAll()
         case .resume(let number):
             guard let member = members.first(where: { $0.number == number }),
                 member.pausedUntil > 0
