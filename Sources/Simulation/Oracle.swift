@@ -290,6 +290,13 @@ final class Oracle {
                         "device \(index) has spoken since \(World.text(device.speaksSince)) and its offline alert is open",
                         device: index, in: world)
                 }
+            } else if isOpen, let last = device.sayings.last, !last.isUnplaced,
+                world.now > world.lastDisturbance + 25_000,
+                world.now - last.time < threshold(index, current, in: world) - Self.tolerance
+            {
+                accuse(
+                    "device \(index) has been silent since \(World.text(last.time)), which these settings allow, and its offline alert is open",
+                    device: index, in: world)
             } else if device.life == .silent, !isOpen, let last = device.sayings.last,
                 let known = status[index], !known.isFlapping, known.state != "stopped",
                 known.state != "suspended", !device.sayings.suffix(3).contains(where: \.saysStopped)

@@ -22,7 +22,14 @@ extension World {
             }
             queue.add(.beat(device: index, turn: 0), at: 6_000 + between(0, 30_000))
             queue.add(.life(device: index), at: lifeTime(isShort: isShort))
+            if random.chance(60) { flappers.insert(index) }
         }
+    }
+
+    /// A bad cable: down and up again every minute or so.
+    private func flap(_ index: Int) {
+        change(index, to: devices[index].life == .well ? .tunnelDown : .well)
+        queue.add(.life(device: index), at: now + between(62_000, 75_000))
     }
 
     private func lifeTime(isShort: Bool) -> Int64 {
@@ -94,6 +101,7 @@ extension World {
 
     func changeLife(of index: Int) {
         guard !isCalm else { return }
+        if flappers.contains(index) { return flap(index) }
         let isShort = options.duration == nil
         queue.add(.life(device: index), at: lifeTime(isShort: isShort))
         if devices[index].life == .well || random.chance(300) {

@@ -87,6 +87,8 @@ public final class World {
     var isLogDown = false
     var isDatabaseDown = false
     var lagging: Set<Int> = []
+    /// Devices whose tunnel comes and goes all the time.
+    var flappers: Set<Int> = []
     /// Faults that hold now.
     var disturbances = 0
     var lastDisturbance: Int64 = 0
@@ -99,7 +101,7 @@ public final class World {
         self.isTracing = isTracing
         var random = SplitMix64(seed: options.seed ^ 0x5EED_0F_A3E7)
         let isShort = options.duration == nil
-        duration = options.duration ?? Int64(300 + random.below(600)) * 1_000
+        duration = options.duration ?? Int64(180 + random.below(360)) * 1_000
         // Some worlds are calm, so that lateness has no excuse.
         let pace = [nil, 6, 12, 25, 25, 60][random.below(6)].map { Int64($0) * 1_000 }
         faultInterval = isShort ? pace : 90_000
@@ -147,7 +149,7 @@ public final class World {
             outputPartitions: Dictionary(
                 uniqueKeysWithValues: TunnelHealth.outputTopics.map { ($0, 2) }))
         settings.snapshotInterval = [0, 5_000, 30_000, 30_000][random.below(4)]
-        settings.commitInterval = [0, 200, 200][random.below(3)]
+        settings.commitInterval = [0, 200, 1_000, 1_000][random.below(4)]
         settings.commitRows = [5, 20_000][random.below(2)]
         settings.bufferedRows = [50, 200_000][random.below(2)]
         settings.outboxEntries = [10, 50_000][random.below(2)]
@@ -164,9 +166,12 @@ public final class World {
         let calmSince = now
         // Long enough for every threshold; a flapping device takes ten minutes to be believed.
         while oracle.violation == nil,
-            now < calmSince + 400_000
+            now < calmSince + 340_000
                 || oracle.isAnyoneFlapping && now < calmSince + 1_500_000
         { step() }
+        // What follows from the last commits is published.
+        let rest = now + 15_000
+        while oracle.violation == nil, now < rest { step() }
         if oracle.violation == nil { oracle.judgeTheEnd(of: self) }
         report.milliseconds = now
         report.commits = store.commits

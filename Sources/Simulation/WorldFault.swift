@@ -26,8 +26,8 @@ public enum WorldFault: String, CaseIterable, Sendable {
 /// What a world is made of.
 public struct WorldOptions: Sendable, Hashable {
     public var seed: UInt64
-    /// Length of the storm in simulated milliseconds; a calm of five to twenty minutes follows it.
-    /// `nil`: 5 to 15 minutes, by the seed, with faults in quick succession.
+    /// Length of the storm in simulated milliseconds; a calm of 6 to 25 minutes follows it.
+    /// `nil`: 3 to 9 minutes, by the seed, with faults in quick succession.
     public var duration: Int64?
     /// 1 to 100,000; `nil`: 2 to 12, by the seed.
     public var devices: Int?

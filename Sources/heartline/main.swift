@@ -7,7 +7,7 @@ import System
 let commands: [Command] = [
     Up.command, Demo.command, IngestCommand.command, ProcessCommand.command, Migrate.command,
     Topics.create, Topics.check, DeviceAdd.command, DeviceList.command, DeviceShow.command,
-    Simulate.command, Status.command, PipelineLint.command, PipelineTest.command,
+    Simulate.command, Status.command, Prune.command, PipelineLint.command, PipelineTest.command,
     PipelineResume.command, Bench.command,
     Version.command,
 ]
