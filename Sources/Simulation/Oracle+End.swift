@@ -67,7 +67,9 @@ extension Oracle {
                 case .recovering: expected = ["recovering"]
                 case .silent, .stopped:
                     // What it said last may have been lost, or be of an uncertain time.
-                    let isUncertain = device.sayings.suffix(3).contains { $0.isUnplaced }
+                    let isUncertain =
+                        cameLate.contains(index)
+                        || device.sayings.suffix(3).contains { $0.isUnplaced }
                     if case .heartbeat(isStopped: true) = heard.kind {
                         expected = isUncertain ? ["stopped", "offline"] : ["stopped"]
                     } else {

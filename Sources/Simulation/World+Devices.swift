@@ -65,6 +65,7 @@ extension World {
             time: now, frontEnd: target, saysStopped: heartbeat.status == .stopped,
             isUnplaced: frontEnds[target].hasJumped)
         devices[index].sayings.append(saying)
+        note(device: index) { "device \(index) speaks to \(frontEnds[target].name)" }
         guard frontEnds[target].hang == nil else {
             frontEnds[target].sockets.append(
                 SimulatedFrontEnd.Waiting(device: index, heartbeat: heartbeat, sentAt: now))
@@ -165,5 +166,19 @@ extension World {
     func append(_ record: SimulatedRecord, to partition: Int, _ note: Oracle.Record) {
         log.append(record, to: partition)
         oracle.journal[partition].append(note)
+        if case .heartbeat = note.kind {
+            if now - note.time > 6_000 {
+                oracle.cameLate.insert(note.subject)
+            } else {
+                oracle.cameLate.remove(note.subject)
+            }
+            self.note(device: note.subject) {
+                """
+                record \(oracle.journal[partition].count - 1) of partition \(partition): device \
+                \(note.subject) as of \(Self.text(note.time)), stamped \
+                \(Self.text(record.timestamp.milliseconds - Self.epoch))
+                """
+            }
+        }
     }
 }

@@ -94,11 +94,18 @@ public final class World {
     var lastDisturbance: Int64 = 0
     var report: WorldReport
     private let isTracing: Bool
+    /// A device whose every heartbeat is told.
+    private let focus: Int?
 
-    /// - Parameter isTracing: whether the report tells everything that happened, step by step.
-    public init(_ options: WorldOptions, isTracing: Bool = false) {
+    /// - Parameters:
+    ///   - isTracing: whether the report tells everything that happened, step by step.
+    ///   - violation: one of the same options, to be told more of.
+    public init(
+        _ options: WorldOptions, isTracing: Bool = false, focusing violation: WorldViolation? = nil
+    ) {
         self.options = options
         self.isTracing = isTracing
+        focus = violation?.device
         var random = SplitMix64(seed: options.seed ^ 0x5EED_0F_A3E7)
         let isShort = options.duration == nil
         duration = options.duration ?? Int64(180 + random.below(360)) * 1_000
@@ -298,6 +305,11 @@ public final class World {
 
     func note(_ text: () -> String) {
         if isTracing { report.trace.append("\(Self.text(now)) \(text())") }
+    }
+
+    /// Told only of the device that is looked at.
+    func note(device: Int, _ text: () -> String) {
+        if device == focus { note(text) }
     }
 
     func beginDisturbance() {

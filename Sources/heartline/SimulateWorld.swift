@@ -34,7 +34,7 @@ enum SimulateWorld {
             let report = World(options, isTracing: isTraced).run()
             if let violation = report.violation {
                 // Once more, with everything told: it does the same.
-                let again = isTraced ? report : World(options, isTracing: true).run()
+                let again = World(options, isTracing: true, focusing: violation).run()
                 for line in again.trace { Terminal.write("\(line)\n") }
                 Terminal.write(
                     """

@@ -14,7 +14,9 @@ import Testing
         for seed in seeds {
             let report = World(WorldOptions(seed: seed)).run()
             guard let violation = report.violation else { continue }
-            let told = World(WorldOptions(seed: seed), isTracing: true).run().trace
+            let told = World(
+                WorldOptions(seed: seed), isTracing: true, focusing: violation
+            ).run().trace
             Issue.record(
                 """
                 HEARTLINE_SEED=\(seed): \(violation)
