@@ -93,7 +93,8 @@ public struct Pruning: Sendable {
     private static let steps = [
         // Days that no partition was made for in time.
         Step(
-            what: "rows of device_state_ended outside of a day", table: "device_state_ended_default",
+            what: "rows of device_state_ended outside of a day",
+            table: "device_state_ended_default",
             condition: "t.ended_at < $1"),
         Step(
             what: "rows of fleet_minutes", table: "fleet_minutes_by_partition",

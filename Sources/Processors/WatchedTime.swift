@@ -134,7 +134,8 @@ public struct WatchedTime: Sendable, Equatable {
     private mutating func progress(of index: Int, _ beacon: Beacon) -> Bool {
         let step = beacon.monotonicMilliseconds - frontEnds[index].monotonic
         frontEnds[index].monotonic = beacon.monotonicMilliseconds
-        for other in frontEnds.indices where other != index {
+        // What a lossy one tells may come in a burst, and the burst of the others after it.
+        for other in frontEnds.indices where other != index && !beacon.isLossy {
             let before = furthestOdometer(besides: other)
             let after = max(before, frontEnds[index].odometer + step)
             guard after > before else { continue }

@@ -63,12 +63,16 @@ extension Oracle {
                 switch device.life {
                 case .well: expected = ["healthy"]
                 case .tunnelDown: expected = ["down"]
-                case .stuck: expected = ["stale"]
+                case .stuck:
+                    // How old a handshake is can only be told by the front-ends' clocks.
+                    expected =
+                        world.frontEnds.allSatisfy { abs($0.wallOffset) < 10_000 }
+                        ? ["stale"] : ["stale", "healthy"]
                 case .recovering: expected = ["recovering"]
                 case .silent, .stopped:
                     // What it said last may have been lost, or be of an uncertain time.
                     let isUncertain =
-                        cameLate.contains(index)
+                        cameLate[index, default: -60_000] >= heard.time - 60_000
                         || device.sayings.suffix(3).contains { $0.isUnplaced }
                     if case .heartbeat(isStopped: true) = heard.kind {
                         expected = isUncertain ? ["stopped", "offline"] : ["stopped"]

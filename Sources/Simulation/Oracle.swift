@@ -70,9 +70,9 @@ final class Oracle {
     var minutes: [[Minute]]
     /// Events of topic alerts that commits put into the outbox.
     var alertEvents = 0
-    /// Devices whose last heartbeat came to the log late. Behind a front-end that has caught up, two
+    /// When a heartbeat of a device last came to the log late. Behind a front-end that has caught up, two
     /// heartbeats of a device may stand at one place of the watched axis, and the second is passed over.
-    var cameLate: Set<Int> = []
+    var cameLate: [Int: Int64] = [:]
     private var indices: [DeviceID: Int] = [:]
 
     init(devices: Int, partitions: Int) {

@@ -46,7 +46,9 @@ extension World {
 
     private func send(_ index: Int, number: Int) {
         // The load balancer keeps a device where it is, unless that did not answer.
-        if number > 0 || random.chance(20) { devices[index].frontEnd = random.below(frontEnds.count) }
+        if number > 0 || random.chance(20) {
+            devices[index].frontEnd = random.below(frontEnds.count)
+        }
         // The last word of an agent that stops is said though it is silent afterwards.
         attempt(index, devices[index].turn, number, devices[index].frontEnd)
     }
@@ -107,7 +109,8 @@ extension World {
         queue.add(.life(device: index), at: lifeTime(isShort: isShort))
         if devices[index].life == .well || random.chance(300) {
             let lives = SimulatedDevice.Life.allCases
-            change(index, to: [.silent, .silent, lives[random.below(lives.count)]][random.below(3)])
+            change(
+                index, to: [.silent, .silent, lives[random.below(lives.count)]][random.below(3)])
         } else {
             change(index, to: .well)
         }
@@ -167,11 +170,7 @@ extension World {
         log.append(record, to: partition)
         oracle.journal[partition].append(note)
         if case .heartbeat = note.kind {
-            if now - note.time > 6_000 {
-                oracle.cameLate.insert(note.subject)
-            } else {
-                oracle.cameLate.remove(note.subject)
-            }
+            if now - note.time > 6_000 { oracle.cameLate[note.subject] = now }
             self.note(device: note.subject) {
                 """
                 record \(oracle.journal[partition].count - 1) of partition \(partition): device \

@@ -95,7 +95,8 @@ public struct WorldReport: Sendable, Equatable {
         let kinds = alertsOpened.keys.sorted().map {
             "\($0) \(alertsOpened[$0] ?? 0)/\(alertsResolved[$0] ?? 0)"
         }
-        text += "alerts opened/resolved: \(kinds.isEmpty ? "none" : kinds.joined(separator: ", "))\n"
+        text +=
+            "alerts opened/resolved: \(kinds.isEmpty ? "none" : kinds.joined(separator: ", "))\n"
         return text
     }
 }

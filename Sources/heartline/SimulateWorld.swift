@@ -5,10 +5,14 @@ import System
 enum SimulateWorld {
     static let options: [Option] = [
         .flag("deterministic", "no network, no database: a whole world on a simulated clock"),
-        .integer("hours", 1...10_000, "with --deterministic: length of the storm; without it: minutes, by the seed"),
         .integer(
-            "devices", 1...100_000, "with --deterministic: how many; without it: a few, by the seed"),
-        .integer("seeds", 1...Int.max, default: 1, "with --deterministic: so many seeds, from --seed on"),
+            "hours", 1...10_000,
+            "with --deterministic: length of the storm; without it: minutes, by the seed"),
+        .integer(
+            "devices", 1...100_000, "with --deterministic: how many; without it: a few, by the seed"
+        ),
+        .integer(
+            "seeds", 1...Int.max, default: 1, "with --deterministic: so many seeds, from --seed on"),
         .flag("trace", "with --deterministic: tell everything that happens"),
     ]
 

@@ -41,6 +41,22 @@ import Testing
         #expect(!ledger.claim(readings: [5], losses: 1).isLossy)
     }
 
+    @Test(
+        "a beacon behind one that is not in the log declares a loss, and the next after it does not"
+    )
+    func behind() {
+        var ledger = BeaconLedger()
+        ledger.sent(ledger.claim(readings: [5_000], losses: 0), token: 1)
+        // An orderly end writes its last beacon a moment after another.
+        #expect(!ledger.claim(readings: [5_400], losses: 0).isLossy)
+        let behind = ledger.claim(readings: [10_000], losses: 0)
+        #expect(behind.isLossy)
+        ledger.sent(behind, token: 2)
+        ledger.settled(token: 1, isStored: true)
+        ledger.settled(token: 2, isStored: true)
+        #expect(!ledger.claim(readings: [15_000], losses: 0).isLossy)
+    }
+
     @Test("the slowest loop holds the progress, which never goes back")
     func progress() {
         var ledger = BeaconLedger()
