@@ -12,7 +12,7 @@ HEARTLINE = .build/release/heartline
 # The demo's options: make run ARGUMENTS="--duration 2m"
 ARGUMENTS =
 
-.PHONY: run test bench check format build bootstrap bootstrap-bench lint tidy pipelines
+.PHONY: run test bench check format build bootstrap bootstrap-test bootstrap-bench lint tidy pipelines
 
 run: bootstrap
 	@echo "Building Heartline: some minutes the first time."
@@ -22,7 +22,7 @@ run: bootstrap
 build: bootstrap
 	@$(SWIFT) build $(FLAGS) --build-tests
 
-test: build
+test: bootstrap-test build
 	@$(SWIFT) test -c release --skip-build --disable-xctest
 
 bench: bootstrap-bench
@@ -47,6 +47,9 @@ format: bootstrap
 
 bootstrap:
 	@scripts/bootstrap
+
+bootstrap-test:
+	@scripts/bootstrap test
 
 bootstrap-bench:
 	@scripts/bootstrap bench

@@ -29,10 +29,12 @@ func cLibrary(_ name: String, pkgConfig: String? = nil) -> Target {
     .systemLibrary(name: name, path: "Sources/CLibraries/\(name)", pkgConfig: pkgConfig)
 }
 
-func tests(_ name: String, _ dependencies: [Target.Dependency]) -> Target {
+func tests(
+    _ name: String, _ dependencies: [Target.Dependency], exclude: [String] = []
+) -> Target {
     .testTarget(
         name: "\(name)Tests", dependencies: dependencies + ["TestSupport"],
-        path: "Tests/\(name)", swiftSettings: strict)
+        path: "Tests/\(name)", exclude: exclude, swiftSettings: strict)
 }
 
 let package = Package(
@@ -95,7 +97,7 @@ let package = Package(
             "TestSupport",
             [
                 "Simulation", "Pipeline", "Processors", "Sinks", "EventLog", "Kafka", "Schemas",
-                "Postgres", "System", "Bytes",
+                "Postgres", "Crypto", "System", "Bytes",
             ]),
 
         tests("Bytes", ["Bytes"]),
@@ -116,8 +118,8 @@ let package = Package(
         tests(
             "Ingest",
             [
-                "Ingest", "HTTP", "EventLog", "Schemas", "Postgres", "JSON", "Crypto", "Pipeline",
-                "System", "Bytes",
+                "Ingest", "HTTP", "TLS", "EventLog", "Sinks", "Schemas", "Postgres", "JSON",
+                "Crypto", "YAML", "Pipeline", "Simulation", "System", "Bytes",
             ]),
         tests(
             "Sinks",
@@ -129,9 +131,9 @@ let package = Package(
             "Pipeline",
             [
                 "Pipeline", "Processors", "Sinks", "EventLog", "Simulation", "Schemas", "Postgres",
-                "YAML", "System", "Bytes",
+                "YAML", "Crypto", "System", "Bytes",
             ]),
-        tests("Fleet", ["Fleet", "Schemas", "Curl", "JSON", "System", "Bytes"]),
+        tests("Fleet", ["Fleet", "Schemas", "Curl", "Crypto", "JSON", "System", "Bytes"]),
         tests(
             "Simulation",
             [
@@ -143,13 +145,13 @@ let package = Package(
             [
                 "Ingest", "HTTP", "EventLog", "Sinks", "Schemas", "Postgres", "Crypto", "System",
                 "Bytes",
-            ]),
+            ],
+            exclude: ["agent.py", "requirements.txt"]),
         tests(
             "EndToEnd",
             [
                 "Ingest", "Pipeline", "Processors", "Sinks", "EventLog", "Kafka", "HTTP", "Schemas",
-                "Simulation", "Fleet",
-                "Postgres", "JSON", "Crypto", "System", "Bytes",
+                "Simulation", "Fleet", "Postgres", "JSON", "Crypto", "Curl", "System", "Bytes",
             ]),
     ],
     swiftLanguageModes: [.v6],

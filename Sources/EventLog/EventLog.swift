@@ -103,10 +103,13 @@ public struct RecordBatch: Sendable {
     }
 
     /// Appends a tombstone: the key has no value any more.
-    public mutating func append(tombstone key: Span<UInt8>, partition: Int32, timestamp: EventTime)
-    {
-        appendHead(partition, timestamp, key.count, -1, 0)
+    public mutating func append(
+        tombstone key: Span<UInt8>, partition: Int32, timestamp: EventTime,
+        headers: RecordHeaders = RecordHeaders()
+    ) {
+        appendHead(partition, timestamp, key.count, -1, headers.bytes.count)
         bytes.append(key)
+        if !headers.bytes.isEmpty { bytes.append(headers.bytes) }
         count += 1
     }
 
@@ -185,7 +188,8 @@ public protocol EventProducer: Sendable {
 
 /// What changed in a member's assignment.
 public enum AssignmentChange: Sendable, Equatable {
-    /// Nothing is read of these partitions until `start(_:at:)`.
+    /// Nothing is read of these partitions until `start(_:at:)`. Without any: the member has its place
+    /// in the group, and others have all partitions.
     case assigned([Int32])
     /// To be given up: commit what is buffered, then `release`. Nothing more is read of them.
     case revoked([Int32])

@@ -33,7 +33,7 @@ public final class KafkaLog: EventLog {
     ) throws(EventLogError) {
         self.settings = settings
         self.makeTopics = makeTopics
-        let health = KafkaHealth(brokers: settings.brokers)
+        let health = KafkaHealth(brokers: settings.brokers, isQuiet: !settings.isWatched)
         self.health = health
         let configuration = try settings.makeAdmin()
         do throws(KafkaError) {
@@ -42,11 +42,15 @@ public final class KafkaLog: EventLog {
             throw EventLogError(.opening, .configuration, "\(error.reason); see --kafka-config")
         }
         watch = KafkaWatch(admin, health)
+        guard settings.isWatched else { return }
         let watch = watch
         thread.withLock { $0 = SystemThread.start("kafka-watch") { watch.run() } }
     }
 
     deinit { watch.stop() }
+
+    /// Lets the watch end, without waiting for it.
+    public func beginClosing() { watch.stop() }
 
     /// Ends the watch; producers and consumers are closed by themselves.
     public func close() {
@@ -126,9 +130,10 @@ public final class KafkaLog: EventLog {
         // Another may have been quicker.
         for (name, failure) in failures.sorted(by: { $0.key < $1.key })
         where failure.kind != .topicExists {
+            let advice = failure.isDenied ? "; let this user create topics" : ""
             throw EventLogError(
                 .creatingTopics, failure.kind == .unavailable ? .unavailable : .configuration,
-                "topic \(name): \(failure.reason) (\(failure.code))")
+                "topic \(name): \(failure.reason) (\(failure.code))\(advice)")
         }
     }
 
@@ -165,10 +170,19 @@ public final class KafkaLog: EventLog {
     private func askCounts(
         _ operation: EventLogError.Operation
     ) throws(EventLogError) -> [String: Int32] {
-        do throws(KafkaError) {
-            return try watch.askCounts(milliseconds: settings.requestMilliseconds)
-        } catch {
-            throw health.error(operation, error)
+        let end = SystemClock.monotonicMilliseconds() + settings.requestMilliseconds
+        var slice: Int64 = 1_000
+        while true {
+            let left = max(1, end - SystemClock.monotonicMilliseconds())
+            do throws(KafkaError) {
+                return try watch.askCounts(milliseconds: min(slice, left))
+            } catch {
+                // A refusal does not become better by waiting.
+                guard !health.isRefused, SystemClock.monotonicMilliseconds() < end else {
+                    throw health.error(operation, error)
+                }
+                slice *= 2
+            }
         }
     }
 
@@ -179,6 +193,8 @@ public final class KafkaLog: EventLog {
                 milliseconds: Int32(clamping: settings.requestMilliseconds))
             return OffsetRange(earliest: earliest, next: next)
         } catch {
+            // What was the matter waits to be served.
+            admin.poll(milliseconds: 0)
             throw health.error(.reading, error)
         }
     }
@@ -197,8 +213,8 @@ public final class KafkaLog: EventLog {
         guard let count = try partitionCount(of: topic) else {
             throw EventLogError(
                 .consuming, .configuration,
-                "topic \(topic.rawValue) does not exist; make the topics with "
-                    + "`heartline topics create`")
+                "topic \(topic.rawValue) does not exist, or this user may not see it; make the topics "
+                    + "with `heartline topics create`")
         }
         return try KafkaLogConsumer(
             topic, partitions: count, group: group, waker, settings, health)

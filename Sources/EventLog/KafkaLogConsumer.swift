@@ -89,7 +89,11 @@ public final class KafkaLogConsumer: EventConsumer {
                 for partition in partitions { forget(partition) }
                 changes.append(.revoked(partitions))
             case .lost(let partitions):
-                for partition in partitions { forget(partition) }
+                for partition in partitions {
+                    forget(partition)
+                    // Its next owner's hints are ahead of ours.
+                    if Int(partition) < readings.count { readings[Int(partition)].committed = nil }
+                }
                 changes.append(.lost(partitions))
             }
         }
@@ -146,7 +150,9 @@ public final class KafkaLogConsumer: EventConsumer {
     /// Partitions that were started since the last poll are assigned together: then they are fetched
     /// together, and none is ahead of the others.
     private func assignStarted() throws(EventLogError) {
-        guard !starting.isEmpty else { return }
+        // One that is read already is taken from librdkafka first, and while the group waits for a
+        // release that would be the answer.
+        guard !starting.isEmpty, !consumer.isReleasing else { return }
         let starts = starting.sorted { $0.key < $1.key }.map {
             (partition: $0.key, offset: $0.value)
         }
@@ -208,7 +214,8 @@ public final class KafkaLogConsumer: EventConsumer {
         try serve()
         try assignStarted()
         commitHints(isLast: false)
-        guard limit > 0 else { return 0 }
+        // Those that wait to be started still have records of where they stood before.
+        guard limit > 0, starting.isEmpty else { return 0 }
         // Waited for here: not every answer rings, and a queue that has rung does not ring again before
         // something is taken from it.
         while !haveArrived() { pause.wait(milliseconds: 1) }

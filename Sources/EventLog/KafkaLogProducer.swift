@@ -69,6 +69,9 @@ public final class KafkaLogProducer: EventProducer {
         return true
     }
 
+    /// Clients of librdkafka that have not ended; for tests.
+    package var clientCount: Int { acked.clients.count + queued.clients.count }
+
     /// Makes its clients useless, as a fatal error does; for tests.
     public func failFatally() {
         acked.failFatally()
@@ -129,10 +132,17 @@ final class KafkaAccount: Sendable {
 final class KafkaLane: Sendable {
     private struct State {
         var client: KafkaLaneClient?
+        /// When it was made, on the monotonic clock.
+        var madeAt = Int64.min / 2
+        /// What made the last one useless.
+        var fatal: KafkaError?
         /// Useless ones that still tell the end of what they had.
         var retired: [KafkaLaneClient] = []
         var topics: [Topic: KafkaTopic] = [:]
     }
+
+    /// An error that comes back at once is not met with clients without end.
+    private static let shortestLife: Int64 = 1_000
 
     private let state = Mutex(State())
     private let settings: KafkaLogSettings
@@ -159,9 +169,15 @@ final class KafkaLane: Sendable {
     private func current(_ state: inout State) throws(EventLogError) -> KafkaLaneClient {
         if let client = state.client {
             guard client.isUseless else { return client }
+            state.fatal = client.producer.fatalFailure
             state.topics = [:]
             state.retired.append(client)
             state.client = nil
+        }
+        if let fatal = state.fatal,
+            SystemClock.monotonicMilliseconds() - state.madeAt < Self.shortestLife
+        {
+            throw EventLogError(.producing, fatal)
         }
         let configuration = try settings.makeProducer(linger: linger, timeout: timeout)
         let producer: KafkaProducer
@@ -171,9 +187,21 @@ final class KafkaLane: Sendable {
             throw EventLogError(.producing, .configuration, "\(error.reason); see --kafka-config")
         }
         let client = KafkaLaneClient(producer)
-        client.start()
+        client.start { [weak self] in self?.forget($0) }
         state.client = client
+        state.madeAt = SystemClock.monotonicMilliseconds()
         return client
+    }
+
+    /// Lets a useless client go that has told all, on its own thread: its end can take a while.
+    private func forget(_ client: KafkaLaneClient) {
+        state.withLock { state in
+            state.retired.removeAll { $0 === client }
+            guard state.client === client else { return }
+            state.fatal = client.producer.fatalFailure
+            state.topics = [:]
+            state.client = nil
+        }
     }
 
     /// Once a batch: what is sent then is sent without a lock of ours.
@@ -184,8 +212,8 @@ final class KafkaLane: Sendable {
         if watch.isMissing(topic.rawValue) {
             throw EventLogError(
                 .producing, .configuration,
-                "topic \(topic.rawValue) does not exist; make the topics with "
-                    + "`heartline topics create`")
+                "topic \(topic.rawValue) does not exist, or this user may not see it; make the topics "
+                    + "with `heartline topics create`")
         }
         return try state.withLock { (state) throws(EventLogError) in
             let client = try current(&state)
@@ -204,12 +232,18 @@ final class KafkaLane: Sendable {
         do throws(EventLogError) { (client, topic) = try place(of: batch.topic) } catch {
             return account.leave(size, receipt, .failed(error))
         }
-        let name = batch.topic.rawValue
+        let (name, watch) = (batch.topic.rawValue, watch)
         let whole = KafkaBatch(count: batch.count) { error in
             account.leave(
                 size, receipt,
                 error.map { error in
                     var failure = EventLogError(.producing, error)
+                    // A broker that has just started may not know its topics yet, and a client that
+                    // has heard so believes it for minutes.
+                    if error.kind == .unknownTopic, !watch.isMissing(name) {
+                        failure.kind = .unavailable
+                        client.retire()
+                    }
                     failure.reason = "topic \(name): \(failure.reason)"
                     return .failed(failure)
                 } ?? .stored)
@@ -234,7 +268,7 @@ final class KafkaLane: Sendable {
         }
     }
 
-    private var clients: [KafkaLaneClient] {
+    var clients: [KafkaLaneClient] {
         state.withLock { state in state.retired + (state.client.map { [$0] } ?? []) }
     }
 
@@ -269,14 +303,27 @@ final class KafkaLaneClient: Sendable {
     /// After a fatal error.
     var isUseless: Bool { useless.load(ordering: .acquiring) }
 
-    func start() { thread.withLock { $0 = SystemThread.start("kafka-out") { self.run() } } }
+    /// - Parameter ended: called on the client's thread when it is useless and has told all it had.
+    func start(_ ended: @escaping @Sendable (KafkaLaneClient) -> Void) {
+        thread.withLock {
+            $0 = SystemThread.start("kafka-out") {
+                self.run()
+                guard self.isUseless else { return }
+                ended(self)
+                // Unless somebody waits for it already.
+                self.thread.withLock { $0.take() }?.detach()
+            }
+        }
+    }
 
     private func run() {
         while true {
             producer.poll(milliseconds: 50)
             if !isUseless, let error = producer.fatalFailure {
+                let advice = error.isDenied ? "; \(EventLogError.idempotentWrite)" : ""
                 Log.error(
-                    "a Kafka producer cannot go on and is replaced", ["error": "\(error)"])
+                    "a Kafka producer cannot go on and is replaced",
+                    ["error": "\(error)\(advice)"])
                 useless.store(true, ordering: .releasing)
                 // What it had has failed; who waits for a receipt sends it again.
                 producer.purge()
@@ -285,6 +332,9 @@ final class KafkaLaneClient: Sendable {
             if isEnding, producer.waiting == 0 { return }
         }
     }
+
+    /// Another takes its place; what it has comes to its end here.
+    func retire() { useless.store(true, ordering: .releasing) }
 
     /// The thread ends when nothing waits any more.
     func stop() { isStopping.store(true, ordering: .releasing) }

@@ -66,6 +66,9 @@ public struct KafkaLogSettings: Sendable {
     /// Records of queued topics wait so long for company, in milliseconds, if the producer does not
     /// ask for more. Default: 20 ms.
     public var queuedLingerMilliseconds: Int64 = 20
+    /// Asks the cluster now and then and writes to the log when it does not answer. `false`: only what
+    /// is asked is answered, for commands that look once.
+    public var isWatched = true
     /// Copies of each partition of a topic that is made; -1: what the brokers take by default.
     public var replication: Int32 = -1
 
@@ -111,6 +114,8 @@ public struct KafkaLogSettings: Sendable {
         let common = [
             ("client.id", "heartline"), ("socket.keepalive.enable", "true"),
             ("socket.nagle.disable", "true"), ("reconnect.backoff.max.ms", "2000"),
+            // What a client took from a broker that had just started is mended so soon.
+            ("topic.metadata.refresh.interval.ms", "30000"),
         ]
         let configuration = KafkaConfiguration()
         do throws(KafkaError) {
@@ -181,11 +186,17 @@ extension EventLogError {
             case .unauthorized, .unknownTopic, .topicExists, .messageTooLarge, .unsupported:
                 .configuration
             }
-        let advice = hint ?? Self.advice(error.kind)
+        let advice =
+            hint ?? (error.isFatal && error.isDenied ? Self.idempotentWrite : nil)
+            ?? Self.advice(error.kind)
         self.init(
             operation, kind, place: place,
             "Kafka says: \(error.reason) (\(error.code))\(advice.map { "; \($0)" } ?? "")")
     }
+
+    static let idempotentWrite =
+        "let this user write to Heartline's topics, and on brokers before 2.8 also IdempotentWrite "
+        + "on the cluster"
 
     static func advice(_ kind: KafkaError.Kind) -> String? {
         switch kind {

@@ -13,8 +13,18 @@ final class KafkaHealth: KafkaObserver {
 
     private let state = Mutex(State())
     private let brokers: String
+    /// Writes nothing to the log: who asked is told.
+    private let isQuiet: Bool
 
-    init(brokers: String) { self.brokers = brokers }
+    init(brokers: String, isQuiet: Bool) {
+        self.brokers = brokers
+        self.isQuiet = isQuiet
+    }
+
+    /// Whether user, password or TLS were refused since the cluster last answered.
+    var isRefused: Bool {
+        state.withLock { $0.reason.map { Self.weight($0) >= Self.refusal } ?? false }
+    }
 
     /// `nil`: the cluster answers. Otherwise why it does not, and what to do.
     var fault: String? { state.withLock { $0.fault } }
@@ -31,9 +41,11 @@ final class KafkaHealth: KafkaObserver {
         Log.debug("librdkafka", ["kafka.level": "\(level)", "kafka.message": message])
     }
 
+    private static let refusal = 3
+
     private static func weight(_ error: KafkaError) -> Int {
         switch error.kind {
-        case .authentication, .tls: 3
+        case .authentication, .tls: refusal
         case .unresolved, .unauthorized: 2
         case .unavailable, .fatal: error.reason.contains("brokers are down") ? 0 : 1
         default: 0
@@ -45,7 +57,7 @@ final class KafkaHealth: KafkaObserver {
             defer { state = State(reason: nil, fault: nil, isTold: false) }
             return state.isTold
         }
-        if wasTold { Log.notice("Kafka answers", ["kafka.brokers": brokers]) }
+        if wasTold, !isQuiet { Log.notice("Kafka answers", ["kafka.brokers": brokers]) }
     }
 
     /// The cluster did not answer a request.
@@ -59,7 +71,7 @@ final class KafkaHealth: KafkaObserver {
             state.isTold = true
             return isNews ? text : nil
         }
-        if let news {
+        if let news, !isQuiet {
             Log.warning("Kafka does not answer", ["kafka.brokers": brokers, "error": news])
         }
     }
@@ -84,8 +96,18 @@ final class KafkaHealth: KafkaObserver {
 final class KafkaWatch: Sendable {
     private let admin: KafkaAdmin
     private let health: KafkaHealth
+    private struct Known {
+        var partitions: Int32
+        /// Answers since in which the topic was missing.
+        var absences = 0
+    }
+
+    /// Answers in a row without a topic after which it counts as gone: a broker that has just started
+    /// may not know all of them.
+    private static let absences = 3
+
     /// `nil` before the first answer.
-    private let counts = Mutex<[String: Int32]?>(nil)
+    private let topics = Mutex<[String: Known]?>(nil)
     private let isStopping = Atomic(false)
 
     init(_ admin: KafkaAdmin, _ health: KafkaHealth) {
@@ -111,18 +133,26 @@ final class KafkaWatch: Sendable {
     }
 
     /// How many partitions a topic has, as was last heard; they never become fewer.
-    func knownCount(of topic: String) -> Int32? { counts.withLock { $0?[topic] } }
+    func knownCount(of topic: String) -> Int32? { topics.withLock { $0?[topic]?.partitions } }
 
     /// Whether the cluster said that there is no such topic.
     func isMissing(_ topic: String) -> Bool {
-        counts.withLock { counts in counts.map { $0[topic] == nil } ?? false }
+        topics.withLock { topics in topics.map { $0[topic] == nil } ?? false }
     }
 
     @discardableResult
     func askCounts(milliseconds: Int64) throws(KafkaError) -> [String: Int32] {
         do throws(KafkaError) {
             let found = try admin.partitionCounts(milliseconds: Int32(clamping: milliseconds))
-            counts.withLock { $0 = found }
+            topics.withLock { topics in
+                var newest = found.mapValues { Known(partitions: $0) }
+                for (name, known) in topics ?? [:] where newest[name] == nil {
+                    guard known.absences + 1 < Self.absences else { continue }
+                    newest[name] = Known(
+                        partitions: known.partitions, absences: known.absences + 1)
+                }
+                topics = newest
+            }
             health.answered()
             return found
         } catch {

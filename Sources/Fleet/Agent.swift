@@ -53,9 +53,15 @@ public enum HeartbeatOutcome: Hashable, Sendable {
     case unanswered
 }
 
-public enum ProvisioningFailure: Hashable, Sendable {
-    case request
-    /// `encrypted_config` could not be decrypted.
+/// Why a try to provision brought no configuration.
+public enum ProvisioningFailure: Error, Hashable, Sendable {
+    /// Any other status than 200.
+    case refused(status: Int)
+    /// No answer: refused connection, timeout, TLS, DNS.
+    case unanswered
+    /// 200 with something that is not the contract's answer.
+    case unreadable
+    /// `encrypted_config` could not be decrypted, or holds no whole configuration.
     case undecryptable
 }
 
@@ -161,6 +167,8 @@ public struct Agent: Hashable, Sendable {
             guard state == .provision else { return }
             if failure == .undecryptable { effects.append(.clearConfiguration) }
             retry(.provisioning, in: .appRetry, at: now, settings, into: &effects)
+            // As the contract's `sendRequest`: a status other than 200 is tried again at once.
+            if case .refused = failure, state == .appRetry { wakeTime = now }
         case .storageFailed:
             effects.append(.useFallbackStorage)
         case .tunnelStarted:

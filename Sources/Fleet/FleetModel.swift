@@ -1,14 +1,31 @@
 public import Bytes
 public import Schemas
 
-/// A heartbeat that an agent wants to be sent.
+/// A request that an agent wants to be sent.
 public struct FleetRequest: Hashable, Sendable {
     /// Index of the agent.
     public let agent: Int
+    /// Of a heartbeat; 0 for a provisioning.
     public let sequence: UInt32
-    public let heartbeat: AgentHeartbeat
+    /// `nil`: a provisioning.
+    public let heartbeat: AgentHeartbeat?
     /// When the agent asked for it.
     public let time: EventTime
+}
+
+/// What agents without a configuration provision themselves with.
+public struct FleetProvisioning: Sendable {
+    /// Registration tokens, one for each agent. Secret.
+    public var tokens: [DeviceID]
+    /// The bytes of the installation's `SERVER_SALT`. Secret.
+    public var salt: [UInt8]
+    /// The agents boot one after the other within this time; at least 1 ms. Default: 30 s.
+    public var rampMilliseconds: Int64 = 30_000
+
+    public init(tokens: [DeviceID], salt: [UInt8]) {
+        self.tokens = tokens
+        self.salt = salt
+    }
 }
 
 /// How an agent looks from outside.
@@ -32,6 +49,10 @@ public enum AgentCondition: Int, Sendable, CaseIterable {
 
 /// Sums over all agents since the start.
 public struct FleetCounts: Hashable, Sendable {
+    /// Agents that were given a configuration, each time.
+    public var provisioned = 0
+    /// Tries to provision that brought none.
+    public var provisioningsFailed = 0
     /// Answers whose `forwards_hash` differed from the agent's.
     public var configurationChanges = 0
     public var tunnelRebuilds = 0
@@ -44,7 +65,7 @@ public struct FleetCounts: Hashable, Sendable {
 /// A fleet of agents without its network: a pure core that is handed time and answers, and hands out
 /// requests. The same seed and the same answers give the same requests.
 ///
-/// Under 200 bytes an agent.
+/// Under 220 bytes an agent.
 public struct FleetModel: Sendable {
     private struct Spell: Sendable {
         var fault: Fault
@@ -57,7 +78,11 @@ public struct FleetModel: Sendable {
     public let settings: AgentSettings
     public private(set) var counts = FleetCounts()
 
-    private let devices: ContiguousArray<DeviceID>
+    /// By agent; `noDevice` until it is provisioned.
+    private var devices: ContiguousArray<DeviceID>
+    /// By agent; empty for a fleet of devices that have their configuration.
+    private let tokens: ContiguousArray<DeviceID>
+    private let seed: UInt64
     private var agents: ContiguousArray<Agent> = []
     /// By agent; -1 for one without a fault.
     private var spellOfAgent: ContiguousArray<Int32>
@@ -66,6 +91,11 @@ public struct FleetModel: Sendable {
     private var wakes = WakeQueue()
     private var effects: ContiguousArray<AgentEffect> = []
 
+    /// The nil UUID, which no device has.
+    private static let noDevice = DeviceID(high: 0, low: 0)
+
+    /// A fleet of devices that have their configuration.
+    ///
     /// - Parameters:
     ///   - devices: at most 2^30.
     ///   - faults: which agents they fall on is drawn from `seed`.
@@ -75,9 +105,36 @@ public struct FleetModel: Sendable {
         devices: [DeviceID], settings: AgentSettings = AgentSettings(),
         faults: FaultPlan = FaultPlan(), seed: UInt64, start: EventTime
     ) {
+        self.init(
+            devices: devices, tokens: [], bootMilliseconds: 1, settings: settings, faults: faults,
+            seed: seed, start: start)
+    }
+
+    /// A fleet of agents that provision themselves first.
+    ///
+    /// - Parameters:
+    ///   - provisioning: as many agents as it has tokens, at most 2^30.
+    ///   - faults: as above; a fault that keeps an agent from its network keeps it from provisioning.
+    ///   - seed: also makes the hardware ids: the same seed is the same devices.
+    public init(
+        provisioning: FleetProvisioning, settings: AgentSettings = AgentSettings(),
+        faults: FaultPlan = FaultPlan(), seed: UInt64, start: EventTime
+    ) {
+        self.init(
+            devices: [DeviceID](repeating: Self.noDevice, count: provisioning.tokens.count),
+            tokens: provisioning.tokens, bootMilliseconds: max(1, provisioning.rampMilliseconds),
+            settings: settings, faults: faults, seed: seed, start: start)
+    }
+
+    private init(
+        devices: [DeviceID], tokens: [DeviceID], bootMilliseconds: Int64, settings: AgentSettings,
+        faults: FaultPlan, seed: UInt64, start: EventTime
+    ) {
         precondition(devices.count <= 1 << 30, "a fleet of more than 2^30 agents")
         self.devices = ContiguousArray(devices)
+        self.tokens = ContiguousArray(tokens)
         self.settings = settings
+        self.seed = seed
         var random = SeededRandom(seed: seed)
         let interval = settings.heartbeatMilliseconds
         spellOfAgent = ContiguousArray(repeating: -1, count: devices.count)
@@ -86,7 +143,8 @@ public struct FleetModel: Sendable {
         for index in devices.indices {
             let first = start + Int64.random(in: 0..<interval, using: &random)
             agents.append(Agent(firstHeartbeat: first))
-            wakes.insert(.init(time: start, key: UInt32(index) * 2))
+            let boot = start + Int64(index) * bootMilliseconds / Int64(devices.count)
+            wakes.insert(.init(time: boot, key: UInt32(index) * 2))
         }
         assign(faults, start: start + interval, using: &random)
     }
@@ -122,7 +180,21 @@ public struct FleetModel: Sendable {
     /// When to call `advance` next, if no answer comes before; `nil` if there is nothing to do.
     public var nextWake: EventTime? { wakes.first }
 
-    public func device(_ agent: Int) -> DeviceID { devices[agent] }
+    /// `nil` before it is provisioned.
+    public func device(_ agent: Int) -> DeviceID? {
+        devices[agent] == Self.noDevice ? nil : devices[agent]
+    }
+
+    /// What an agent that provisions itself says that its hardware is: a UUID in capitals, as iOS
+    /// gives them, drawn from the fleet's seed and the agent's index.
+    public func hardwareID(_ agent: Int) -> String {
+        var random = SeededRandom(seed: seed ^ 0x6877_6964)
+        let fleet = random.next()
+        random = SeededRandom(seed: fleet &+ UInt64(agent))
+        return DeviceID(
+            high: random.next() & ~0xF000 | 0x4000, low: random.next() & ~(3 << 62) | (2 << 62)
+        ).description.uppercased()
+    }
 
     public func agent(_ index: Int) -> Agent { agents[index] }
 
@@ -157,6 +229,23 @@ public struct FleetModel: Sendable {
         deliver(.answered(sequence: sequence, outcome), to: agent, at: now, into: &requests)
     }
 
+    /// Hands an agent the end of its provisioning.
+    public mutating func answer(
+        agent: Int, provisioning: Result<DeviceID, ProvisioningFailure>, at now: EventTime,
+        into requests: inout ContiguousArray<FleetRequest>
+    ) {
+        switch provisioning {
+        case .success(let device):
+            guard agents[agent].state == .provision else { return }
+            devices[agent] = device
+            counts.provisioned += 1
+            deliver(.provisioned, to: agent, at: now, into: &requests)
+        case .failure(let failure):
+            counts.provisioningsFailed += 1
+            deliver(.provisioningFailed(failure), to: agent, at: now, into: &requests)
+        }
+    }
+
     private mutating func turnFault(
         of index: Int, at time: EventTime, now: EventTime,
         into requests: inout ContiguousArray<FleetRequest>
@@ -187,9 +276,16 @@ public struct FleetModel: Sendable {
             agents[index].handle(event, at: now, settings: settings, into: &effects)
             for effect in effects {
                 switch effect {
-                case .load: next = .loaded(isProvisioned: true)
+                case .load: next = .loaded(isProvisioned: devices[index] != Self.noDevice)
                 case .provision:
-                    preconditionFailure("an agent of this fleet comes with its device id")
+                    switch agents[index].fault {
+                    case .silent, .wifi:
+                        counts.provisioningsFailed += 1
+                        next = .provisioningFailed(.unanswered)
+                    default:
+                        requests.append(
+                            FleetRequest(agent: index, sequence: 0, heartbeat: nil, time: now))
+                    }
                 case .startTunnel:
                     next = agents[index].fault == .tunnelFails ? .tunnelFailed : .tunnelStarted
                 case .send(let heartbeat, let sequence):
@@ -203,7 +299,8 @@ public struct FleetModel: Sendable {
                     if agents[index].state == .tunnelRebuild { counts.tunnelRebuilds += 1 }
                 case .notifyUser: counts.userNotices += 1
                 case .log(.heartbeat), .log(.networkLost): counts.heartbeatsFailed += 1
-                case .log, .clearConfiguration, .useFallbackStorage: break
+                case .clearConfiguration: devices[index] = Self.noDevice
+                case .log, .useFallbackStorage: break
                 }
             }
         }
@@ -214,7 +311,15 @@ public struct FleetModel: Sendable {
 
     /// Appends the body of a request.
     public func write(_ request: FleetRequest, into body: inout ByteBuffer) {
-        request.heartbeat.write(device: devices[request.agent], into: &body)
+        if let heartbeat = request.heartbeat {
+            heartbeat.write(device: devices[request.agent], into: &body)
+            return
+        }
+        body.append("{\"token\":\"")
+        body.append(tokens[request.agent])
+        body.append("\",\"hwid\":\"")
+        body.append(text: hardwareID(request.agent))
+        body.append("\"}")
     }
 }
 

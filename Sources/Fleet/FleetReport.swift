@@ -12,17 +12,23 @@ public struct FleetReport: Sendable {
     public var inFlight = 0
     /// Requests that wait for a place among those on their way.
     public var waiting = 0
-    /// Answers by HTTP status.
+    /// Answers to heartbeats by HTTP status.
     public var statuses: [Int: Int] = [:]
+    /// Answers to provisionings by HTTP status.
+    public var provisioningStatuses: [Int: Int] = [:]
     /// Requests without an answer, by what went wrong.
     public var errors: [CurlError.Kind: Int] = [:]
     /// The words of the last of them.
     public var lastError: CurlError?
     /// 200s that were not the contract's answer.
     public var unreadableAnswers = 0
+    /// 200s to heartbeats that are of another device, or in which a field of the contract is missing.
+    public var faultyAnswers = 0
     public var connectionsOpened = 0
-    /// From the start of a request to its answer.
+    /// From the start of a heartbeat's request to its answer.
     public var latency = LatencyHistogram()
+    /// The same of provisionings.
+    public var provisioningLatency = LatencyHistogram()
     /// From when an agent wanted to send to the start of its request: what the simulator itself is
     /// behind, so that a slow server cannot hide by slowing its clients down.
     public var delay = LatencyHistogram()
@@ -38,6 +44,9 @@ public struct FleetReport: Sendable {
         var line = "\(Self.clock(elapsed))  \(states.joined(separator: ", "))"
         line += "  |  \(requests) requests"
         if !statuses.isEmpty { line += ": " + Self.list(statuses) }
+        if !provisioningStatuses.isEmpty {
+            line += "; provisioning " + Self.list(provisioningStatuses)
+        }
         let failed = errors.values.reduce(0, +)
         if failed > 0 { line += ", \(failed) unanswered" }
         if latency.count > 0 {
@@ -53,9 +62,15 @@ public struct FleetReport: Sendable {
             Double(elapsed.components.seconds) + Double(elapsed.components.attoseconds) / 1e18
         let rate = seconds > 0 ? Int((Double(requests) / seconds).rounded()) : 0
         var lines = [
-            "\(agents) agents for \(Self.clock(elapsed)): \(requests) requests (\(rate)/s)"
+            "\(agents) \(agents == 1 ? "agent" : "agents") for \(Self.clock(elapsed)): \(requests) requests (\(rate)/s)"
                 + " over \(connectionsOpened) connections"
         ]
+        if !provisioningStatuses.isEmpty || counts.provisioningsFailed > 0 {
+            lines.append(
+                "provisioned: \(counts.provisioned), tries that failed:"
+                    + " \(counts.provisioningsFailed), answers: "
+                    + (provisioningStatuses.isEmpty ? "none" : Self.list(provisioningStatuses)))
+        }
         lines.append("answers: " + (statuses.isEmpty ? "none" : Self.list(statuses)))
         if !errors.isEmpty {
             let kinds = errors.sorted { $0.key.rawValue < $1.key.rawValue }
@@ -64,8 +79,12 @@ public struct FleetReport: Sendable {
         }
         if let lastError { lines.append("last of them: \(lastError)") }
         if unreadableAnswers > 0 { lines.append("unreadable answers: \(unreadableAnswers)") }
-        for (name, histogram) in [("latency", latency), ("delay", delay)] where histogram.count > 0
-        {
+        if faultyAnswers > 0 {
+            lines.append("answers that break the contract: \(faultyAnswers)")
+        }
+        for (name, histogram) in [
+            ("provisioning", provisioningLatency), ("latency", latency), ("delay", delay),
+        ] where histogram.count > 0 {
             let parts = [("p50", 0.5), ("p90", 0.9), ("p99", 0.99), ("p99.9", 0.999)].map {
                 "\($0.0) \(Self.time(histogram.percentileMicroseconds($0.1)))"
             }

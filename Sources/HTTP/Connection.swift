@@ -29,6 +29,11 @@ final class Connection {
     let generation: UInt32
     let address: ClientAddress
     let session: TLSSession?
+    /// The name in the client's verified certificate, found out once: a handshake is never repeated.
+    /// `nil`: it showed none; empty: it has no name in it.
+    private(set) lazy var peerName: [UInt8]? = session?.clientCertificate.map {
+        Array($0.commonName.utf8)
+    }
 
     var state = State.head
     /// One too many: answered 503 at its first byte.

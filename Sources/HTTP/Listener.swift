@@ -32,6 +32,11 @@ enum Listener {
         return (listeners, port)
     }
 
+    /// - Throws: `HTTPError` if the address cannot be listened on now.
+    static func check(_ address: SocketAddress) throws(HTTPError) {
+        close(try bind(address, sharesPort: false))
+    }
+
     private static func bind(
         _ address: SocketAddress, sharesPort: Bool
     ) throws(HTTPError) -> Int32 {

@@ -111,6 +111,15 @@ public import TLS
     /// Whether the request came over TLS.
     public var isSecure: Bool { connection.session != nil }
 
+    /// Lends the name that the client's verified certificate gives it (the subject's common name, in
+    /// UTF-8, empty where it has none); `nil` without a certificate.
+    ///
+    /// Allocates nothing after the first time on a connection, and on plain connections never.
+    public func withPeerName<Result>(_ body: (Span<UInt8>?) -> Result) -> Result {
+        guard connection.session != nil, let name = connection.peerName else { return body(nil) }
+        return body(name.span)
+    }
+
     /// Who the client is by its verified certificate; `nil` without one. Copies.
     public var clientCertificate: ClientCertificate? { connection.session?.clientCertificate }
 }

@@ -92,6 +92,13 @@ public final class Server: Sendable {
         listeners.withLock { $0.forEach { close($0) } }
     }
 
+    /// Finds out whether an address could be listened on, for those who have much to do before they
+    /// make their server.
+    /// - Throws: `HTTPError` if it cannot.
+    public static func checkFree(_ address: SocketAddress) throws(HTTPError) {
+        try Listener.check(address)
+    }
+
     /// Starts the loops. Call it once.
     ///
     /// Ignores SIGPIPE in this process: OpenSSL writes without `MSG_NOSIGNAL`.

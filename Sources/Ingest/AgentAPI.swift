@@ -55,7 +55,13 @@ final class AgentAPI: Routes, DeliveryReceiver, @unchecked Sendable {
             return true
         }
         switch request.withBody({ reader.read($0) }) {
-        case .heartbeat(let heartbeat): handle(heartbeat, exchange)
+        case .heartbeat(let heartbeat):
+            guard isAllowed(heartbeat.device, request) else {
+                tally.forbidden += 1
+                exchange.respondError(.forbidden, "certificate does not match device")
+                return true
+            }
+            handle(heartbeat, exchange)
         case .invalidJSON:
             tally.badRequest += 1
             exchange.respondError(.badRequest, "invalid json")
@@ -65,6 +71,14 @@ final class AgentAPI: Routes, DeliveryReceiver, @unchecked Sendable {
         case .outOfMemory: fail(exchange)
         }
         return true
+    }
+
+    /// Whether the client's certificate, if it showed one, is that of the device it speaks for.
+    private func isAllowed(_ device: DeviceID, _ request: borrowing Request) -> Bool {
+        request.withPeerName { name in
+            guard let name else { return true }
+            return DeviceID(parsing: name) == device
+        }
     }
 
     private func handle(_ heartbeat: Heartbeat, _ exchange: borrowing Exchange) {

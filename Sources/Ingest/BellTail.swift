@@ -8,7 +8,9 @@ internal import System
 /// Follows topic `device-configs` from its end and keeps a cache true to it, on a thread of its own.
 ///
 /// Nothing may be read into the cache before this listens: a change rung in between would be missed.
-/// If the log fails, everything known is forgotten, because a bell may have been missed.
+/// If the log fails, everything known is forgotten, because a bell may have been missed. That the log
+/// is away for a while takes a front-end that has listened out of service no more than a quiet one:
+/// nobody can ring then, and when it listens again everything is forgotten once more.
 final class BellTail<LogType: EventLog>: Sendable {
     private let log: LogType
     private let cache: ConfigCache
@@ -59,13 +61,16 @@ final class BellTail<LogType: EventLog>: Sendable {
     private var mustStop: Bool { isStopping.load(ordering: .acquiring) }
 
     private func run() {
+        var hasListened = false
         while !mustStop {
-            do {
+            do throws(EventLogError) {
                 try follow()
             } catch {
-                isListening.store(false, ordering: .releasing)
+                hasListened =
+                    isListening.exchange(false, ordering: .acquiringAndReleasing) || hasListened
                 cache.forgetAll()
-                readiness.set(Self.part, "\(error)")
+                let mayPass = if case .unavailable = error.kind { hasListened } else { false }
+                readiness.set(Self.part, mayPass ? nil : "\(error)")
                 Log.warning("following device-configs", ["error": "\(error)"])
                 waker.wait(milliseconds: 1_000)
             }
@@ -75,7 +80,8 @@ final class BellTail<LogType: EventLog>: Sendable {
     private func follow() throws(EventLogError) {
         guard let count = try log.partitionCount(of: .deviceConfigs) else {
             throw EventLogError(
-                .consuming, .configuration, "topic device-configs does not exist; create the topics"
+                .consuming, .configuration,
+                "topic device-configs does not exist, or this user may not see it; create the topics"
             )
         }
         let consumer = try log.makeConsumer(of: .deviceConfigs, group: group, waker: waker)

@@ -25,7 +25,7 @@ public final class FrontEnd<LogType: EventLog>: Sendable {
     private let bell: BellTail<LogType>
     private let beacons: BeaconWriter
     private let server: Server
-    private let admin: Server?
+    private let admin: AdminListener?
     private let isStopped = Atomic(false)
 
     /// Binds the listeners; nothing is answered before `start`.
@@ -95,7 +95,12 @@ public final class FrontEnd<LogType: EventLog>: Sendable {
                 } ?? [])
         }
         admin = try settings.admin.map { configuration in
-            try Server(configuration: configuration) { _ in AdminAPI(readiness) }
+            try AdminListener(
+                configuration, readiness: readiness,
+                administration: settings.adminToken.map {
+                    AdministrationSettings(
+                        databaseURL: databaseURL, secretKey: settings.secretKey, token: $0)
+                })
         }
     }
 
@@ -112,12 +117,17 @@ public final class FrontEnd<LogType: EventLog>: Sendable {
 
     /// Starts to answer, once the log is followed and has taken a first beacon.
     ///
+    /// - Parameter interrupt: called now and then while it waits; what it throws ends the start.
     /// - Throws: `FrontEndError` if the log does not get that far within `startMilliseconds`.
-    public func start() throws {
+    public func start(interrupt: () throws -> Void = {}) throws {
         try admin?.start()
         bell.start()
         do {
-            guard bell.waitUntilListening(milliseconds: settings.startMilliseconds) else {
+            let listeningDeadline =
+                SystemClock.monotonicMilliseconds() + settings.startMilliseconds
+            while !bell.waitUntilListening(milliseconds: 100) {
+                try interrupt()
+                guard SystemClock.monotonicMilliseconds() >= listeningDeadline else { continue }
                 let reason = readiness.unready.first { $0.part == BellTail<LogType>.part }?.reason
                 throw FrontEndError(
                     reason: "topic device-configs cannot be followed: \(reason ?? "no answer")")
@@ -129,6 +139,7 @@ public final class FrontEnd<LogType: EventLog>: Sendable {
                 guard SystemClock.monotonicMilliseconds() < deadline else {
                     throw FrontEndError(reason: "the log takes no beacon; see its own messages")
                 }
+                try interrupt()
                 pause.wait(milliseconds: 50)
             }
             loader.start()

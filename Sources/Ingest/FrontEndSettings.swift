@@ -8,6 +8,8 @@ public struct FrontEndSettings: Sendable, CustomStringConvertible {
     public var server: ServerConfiguration
     /// The operators' listener; `nil`: none.
     public var admin: ServerConfiguration?
+    /// What operators must show on it; `nil`: it tells the health only.
+    public var adminToken: AdminToken?
     /// `HEARTLINE_SECRET_KEY`, 32 bytes.
     public var secretKey: [UInt8]
     /// `SERVER_SALT`, at least 16 bytes. Empty, the default: agents cannot be provisioned here, and are

@@ -18,40 +18,53 @@ extension Registry {
     /// - Parameters:
     ///   - count: from 1 to `maximumAddition`.
     ///   - expectedInterval: the devices' own heartbeat interval, 1 s to 7 d; `nil`: the fleet's.
-    ///   - actor: who adds them, for the records.
+    ///   - request: who adds them.
     /// - Returns: their ids.
     /// - Throws: `RegistryError` of kind `.poolFull` if there are too few free addresses; then
     ///   nothing was added.
     public func addDevices(
-        count: Int, expectedInterval: Duration? = nil, actor: String = ""
+        count: Int, expectedInterval: Duration? = nil, by request: OperatorRequest = .heartline
     ) throws -> [DeviceID] {
         guard count >= 1, count <= Self.maximumAddition else {
             throw RegistryError(
                 "adding devices", .badSetting,
                 "\(count) devices are not 1 to \(Self.maximumAddition)")
         }
-        let interval = try expectedInterval.map { try Self.milliseconds($0) }
+        let interval = try expectedInterval.map { try Self.milliseconds($0, "adding devices") }
+        let details = AddingDetails(count: count, expected_interval_ms: interval)
+        let action = "device.add"
+        // A repeated request must not make keys, of which a million take a minute.
+        if let known: DevicesAdded = try earlierAnswer(action, of: "", details, by: request) {
+            return known.ids
+        }
         // Before the transaction: nobody has to wait for the keys.
         let shares = try NewDevices.make(count: count, secretKey: secretKey)
-        return try connection.transaction {
-            let (pool, network) = try lockNetwork()
+        var added: [DeviceID] = []
+        let answer = try audited(action, of: "", details, by: request) { locked in
+            let (pool, network) = locked
             let addresses = try allocate(count, in: pool)
             let sequence = try reserveOutbox(3 * count)
             try copyDevices(shares, addresses, interval)
-            try copyOutbox(shares, addresses, interval, network, actor, firstSequence: sequence)
+            try copyOutbox(shares, addresses, interval, network, request, firstSequence: sequence)
             try connection.run("NOTIFY heartline_outbox")
-            return shares.flatMap { $0.devices.map(\.device) }
+            added = shares.flatMap { $0.devices.map(\.device) }
+            // The ids are there for a repeat of the request; a million of them nobody reads.
+            return DevicesAdded(
+                count: count, device_ids: request.id == nil ? nil : added.map(\.description))
         }
+        return added.isEmpty ? answer.ids : added
     }
 
-    private static func milliseconds(_ interval: Duration) throws -> Int64 {
-        guard interval >= .seconds(1), interval <= .seconds(7 * 86_400) else {
-            throw RegistryError(
-                "adding devices", .badSetting,
-                "an expected interval of \(interval) is not 1 s to 7 d")
-        }
-        return interval.components.seconds * 1_000
-            + interval.components.attoseconds / 1_000_000_000_000_000
+    private struct AddingDetails: Encodable {
+        var count: Int
+        var expected_interval_ms: Int64?
+    }
+
+    private struct DevicesAdded: Codable {
+        var count: Int
+        var device_ids: [String]?
+
+        var ids: [DeviceID] { (device_ids ?? []).compactMap { DeviceID($0) } }
     }
 
     /// Free addresses.
@@ -127,7 +140,7 @@ extension Registry {
 
     private func copyOutbox(
         _ shares: [NewDevices], _ addresses: [UInt32], _ interval: Int64?,
-        _ network: NetworkConfiguration, _ actor: String, firstSequence: Int64
+        _ network: NetworkConfiguration, _ request: OperatorRequest, firstSequence: Int64
     ) throws {
         let time = EventTime(milliseconds: SystemClock.wallMilliseconds()).postgresMicroseconds
         try connection.copyIn(
@@ -166,7 +179,8 @@ extension Registry {
                 append("heartbeats")
                 let change = ConfigChange(
                     device: device.device, kind: .provisioned, version: 1, isSuspended: false,
-                    actor: actor, tunnel: device.tunnel(address: address.next()!, network),
+                    actor: request.actor, requestID: request.id,
+                    tunnel: device.tunnel(address: address.next()!, network),
                     forwards: [])
                 value.removeAll()
                 value.append(change)

@@ -187,59 +187,13 @@ public final class Registry {
         return result
     }
 
-    private func configuration(_ row: PostgresRow) throws -> DeviceConfiguration {
+    func configuration(_ row: PostgresRow) throws -> DeviceConfiguration {
         let read = try DeviceConfiguration(row, box: box, network: network)
         network = read.network
         return read
     }
 
     // MARK: - Changing
-
-    /// Suspends a device: its heartbeats are answered 403.
-    /// - Returns: its version, and whether this changed it.
-    @discardableResult
-    public func suspend(_ id: DeviceID) throws -> (version: Int64, changed: Bool) {
-        try setSuspended(id, true)
-    }
-
-    /// Ends a suspension.
-    /// - Returns: its version, and whether this changed it.
-    @discardableResult
-    public func resume(_ id: DeviceID) throws -> (version: Int64, changed: Bool) {
-        try setSuspended(id, false)
-    }
-
-    private func setSuspended(
-        _ id: DeviceID, _ isSuspended: Bool
-    ) throws -> (version: Int64, changed: Bool) {
-        try connection.transaction {
-            _ = try lockNetwork()
-            let updated = try connection.execute(
-                """
-                UPDATE heartline.devices SET suspended = $2, version = version + 1, \
-                updated_at = now() WHERE device_id = $1 AND suspended <> $2 RETURNING version
-                """,
-                .uuid(id.high, id.low), .bool(isSuspended))
-            let rows = try connection.execute(
-                DeviceConfiguration.select, .uuidArray([(id.high, id.low)]))
-            guard let row = rows.first else {
-                throw RegistryError(
-                    isSuspended ? "suspending a device" : "resuming a device", .unknownDevice,
-                    "no device has the id \(id)")
-            }
-            let configuration = try configuration(row)
-            guard !updated.isEmpty else { return (configuration.version, false) }
-            try announce(
-                ConfigChange(
-                    device: id, kind: isSuspended ? .suspended : .resumed,
-                    version: configuration.version, isSuspended: isSuspended, actor: "",
-                    tunnel: configuration.tunnel(), forwards: configuration.forwards),
-                Lifecycle(
-                    device: id, kind: isSuspended ? .suspended : .resumed,
-                    version: configuration.version))
-            return (configuration.version, true)
-        }
-    }
 
     /// Writes what a change is told by to the outbox.
     /// - Parameter lifecycle: `nil` where liveness is not concerned.

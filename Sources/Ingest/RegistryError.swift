@@ -6,6 +6,13 @@ public struct RegistryError: Error, Hashable, Sendable, CustomStringConvertible 
         /// The prefix has fewer free addresses than are needed.
         case poolFull(free: Int64)
         case unknownDevice
+        case unknownToken, unknownForward
+        /// A device was provisioned with the token.
+        case tokenUsed
+        /// The forward's port leads somewhere else.
+        case forwardConflict
+        /// The request's id was used for another request.
+        case requestConflict
         /// `HEARTLINE_SECRET_KEY` is not the key under which the registry's secrets are sealed.
         case wrongSecretKey
         /// Stored secrets that do not open: changed by someone, or moved to another device.

@@ -62,6 +62,30 @@ public enum SecretFiles {
         return ServerSecrets(salt: Array(salt.utf8), secretKey: key)
     }
 
+    static let adminTokenName = "HEARTLINE_ADMIN_TOKEN"
+    static let adminTokenRemedy = "make one with: openssl rand -hex 32"
+
+    /// Reads the operators' token from `environment`, or else from `file`.
+    ///
+    /// - Parameter makesFile: a file that is missing is made, readable by its owner only.
+    /// - Returns: `nil` if there is neither.
+    public static func adminToken(
+        environment: [String: String], file: String?, makesFile: Bool
+    ) throws -> AdminToken? {
+        if let text = environment[adminTokenName] { return try AdminToken(text) }
+        guard let file else { return nil }
+        if let text = try read(file, adminTokenName, adminTokenRemedy) {
+            return try AdminToken(text)
+        }
+        guard makesFile else {
+            throw SecretError(
+                name: adminTokenName, reason: "\(file) is not there", remedy: adminTokenRemedy)
+        }
+        let random = try Random.bytes(32)
+        let made = Hex.encode(random.span)
+        return try AdminToken(try keep(made, file, adminTokenName, adminTokenRemedy))
+    }
+
     private static func value(
         _ name: String, _ environment: [String: String], _ path: String?, _ remedy: String
     ) throws -> String {

@@ -19,6 +19,7 @@ public struct PipelineCase: Sendable {
             case heartbeat(CaseHeartbeat)
             case beacon(frontEnd: String, isLossy: Bool, isLeaving: Bool)
             case lifecycle(Lifecycle.Kind, device: String, expectedInterval: Int64?)
+            case change(CaseChange)
         }
 
         var at: Int64
@@ -27,7 +28,7 @@ public struct PipelineCase: Sendable {
         /// Records of one moment stand in this order: a front-end's beacon goes behind what it took.
         var rank: Int {
             switch action {
-            case .lifecycle: 0
+            case .lifecycle, .change: 0
             case .heartbeat: 1
             case .beacon: 2
             }
@@ -47,6 +48,7 @@ public struct PipelineCase: Sendable {
         var handshake: Handshake?
         var status: AgentStatus?
         var state: String?
+        var configVersion: Int64?
     }
 
     /// What must hold when all records were applied. What is not said is not compared.
@@ -67,6 +69,8 @@ public struct PipelineCase: Sendable {
         var alerts: [String]?
         /// Every state from the first on.
         var history: [String]?
+        /// Of pipelines about configurations.
+        var configuration = ConfigurationExpectation()
     }
 
     /// The id that stands behind a short name; a UUID stands for itself.
@@ -88,7 +92,7 @@ extension PipelineFileReader {
     ]
     private static let states = DeviceStateNames.all
 
-    mutating func cases(_ node: YAMLNode) -> [PipelineCase] {
+    mutating func cases(_ node: YAMLNode, of processor: PipelineFile.Kind) -> [PipelineCase] {
         guard let items = list(node, of: "tests") else { return [] }
         var cases: [PipelineCase] = []
         for item in items {
@@ -103,11 +107,12 @@ extension PipelineFileReader {
                 fail(entry.value.mark, "another test is named \"\(name)\" too")
             }
             let faults = errors.count
-            let records = fields["given"].map { self.records($0.value) } ?? []
+            let records = fields["given"].map { self.records($0.value, for: processor) } ?? []
             // Where steps could not be read, what they named is not known.
             let known = errors.count == faults ? Set(records.flatMap(\.entities)) : nil
             let expectations =
-                fields["expect"].map { self.expectations($0.value, known: known) } ?? []
+                fields["expect"].map { self.expectations($0.value, of: processor, known: known) }
+                ?? []
             cases.append(
                 PipelineCase(
                     name: name, mark: item.mark, records: records, expectations: expectations))
@@ -115,11 +120,13 @@ extension PipelineFileReader {
         return cases
     }
 
-    private mutating func records(_ node: YAMLNode) -> [PipelineCase.Record] {
+    private mutating func records(
+        _ node: YAMLNode, for processor: PipelineFile.Kind
+    ) -> [PipelineCase.Record] {
         guard let items = list(node, of: "given") else { return [] }
         var records: [PipelineCase.Record] = []
         for item in items {
-            records.append(contentsOf: step(item))
+            records.append(contentsOf: step(item, for: processor))
             if records.count > Self.maximumRecords {
                 fail(item.mark, "the test makes more than \(Self.maximumRecords) records")
                 return []
@@ -131,8 +138,12 @@ extension PipelineFileReader {
         }.map(\.element)
     }
 
-    private mutating func step(_ node: YAMLNode) -> [PipelineCase.Record] {
-        let actions = ["heartbeat", "beacon", "beacons"] + Self.lifecycles.map(\.0)
+    private mutating func step(
+        _ node: YAMLNode, for processor: PipelineFile.Kind
+    ) -> [PipelineCase.Record] {
+        let actions =
+            processor.source == .configChanges
+            ? ["change"] : ["heartbeat", "beacon", "beacons"] + Self.lifecycles.map(\.0)
         let keys = ["at", "every", "from", "until", "front_end"] + actions
         guard let fields = fields(node, of: "a step", keys) else { return [] }
         let named = actions.filter { fields[$0] != nil }
@@ -158,6 +169,7 @@ extension PipelineFileReader {
         case "heartbeat": made = heartbeat(entry.value, frontEnd: frontEnd).map { .heartbeat($0) }
         case "beacons": made = .beacon(frontEnd: frontEnd, isLossy: false, isLeaving: false)
         case "beacon": made = beacon(entry.value, frontEnd: frontEnd)
+        case "change": made = change(entry.value).map { .change($0) }
         default:
             let kind = Self.lifecycles.first { $0.0 == action }?.1 ?? .provisioned
             made = lifecycle(kind, entry.value)
@@ -220,7 +232,10 @@ extension PipelineFileReader {
     private mutating func heartbeat(
         _ node: YAMLNode, frontEnd: String
     ) -> PipelineCase.CaseHeartbeat? {
-        let keys = ["device", "tunnel_up", "handshake_age", "last_handshake", "status", "state"]
+        let keys = [
+            "device", "tunnel_up", "handshake_age", "last_handshake", "status", "state",
+            "config_version",
+        ]
         guard let fields = fields(node, of: "heartbeat", keys) else { return nil }
         guard let device = fields["device"].flatMap({ text($0.value, of: "device") }) else {
             if fields["device"] == nil { fail(node.mark, "the heartbeat has no device") }
@@ -258,6 +273,9 @@ extension PipelineFileReader {
             heartbeat.status = AgentStatus(ByteBuffer(text.utf8).span)
         }
         if let entry = fields["state"] { heartbeat.state = text(entry.value, of: "state") }
+        if let entry = fields["config_version"] {
+            heartbeat.configVersion = count(entry.value, of: "config_version", 0...Int64.max)
+        }
         return heartbeat
     }
 
@@ -291,15 +309,23 @@ extension PipelineFileReader {
     }
 
     private mutating func expectations(
-        _ node: YAMLNode, known: Set<PipelineCase.Expectation.Entity>?
+        _ node: YAMLNode, of processor: PipelineFile.Kind,
+        known: Set<PipelineCase.Expectation.Entity>?
     ) -> [PipelineCase.Expectation] {
         guard let items = list(node, of: "expect") else { return [] }
         if items.isEmpty { fail(node.mark, "expect is empty: the test would prove nothing") }
         var expectations: [PipelineCase.Expectation] = []
         for item in items {
-            let keys = [
-                "device", "front_end", "state", "at", "reason", "flapping", "alerts", "history",
-            ]
+            let keys =
+                switch processor {
+                case .tunnelHealth:
+                    [
+                        "device", "front_end", "state", "at", "reason", "flapping", "alerts",
+                        "history",
+                    ]
+                case .configHash, .configDelivery:
+                    ["device", "at"] + Self.configurationKeys(processor)
+                }
             guard let fields = fields(item, of: "an expectation", keys) else { continue }
             let entity: PipelineCase.Expectation.Entity
             if let entry = fields["device"], let name = text(entry.value, of: "device") {
@@ -332,6 +358,7 @@ extension PipelineFileReader {
             if let entry = fields["history"], let items = list(entry.value, of: "history") {
                 expectation.history = items.compactMap { state($0) }
             }
+            expectation.configuration = configuration(fields)
             if fields.count == 1 { fail(item.mark, "nothing is expected of \(entity)") }
             expectations.append(expectation)
         }
@@ -353,6 +380,7 @@ extension PipelineCase.Record {
         case .heartbeat(let heartbeat): [.device(heartbeat.device), .frontEnd(heartbeat.frontEnd)]
         case .beacon(let frontEnd, _, _): [.frontEnd(frontEnd)]
         case .lifecycle(_, let device, _): [.device(device)]
+        case .change(let change): [.device(change.device)]
         }
     }
 }

@@ -38,15 +38,20 @@ extension PipelineFile {
     public func runCases() -> [PipelineCaseResult] {
         switch processor {
         case .tunnelHealth(let settings):
-            cases.map { $0.run(TunnelHealth(partition: 0, settings: settings)) }
+            cases.map { $0.run(TunnelHealth(partition: 0, settings: settings)) { $0.event($1) } }
+        case .configHash(let settings):
+            cases.map { $0.run(ConfigHash(partition: 0, settings: settings)) { $0.change($1) } }
+        case .configDelivery(let settings):
+            cases.map { $0.run(ConfigDelivery(partition: 0, settings: settings)) { $0.event($1) } }
         }
     }
 }
 
 extension PipelineCase {
-    func run<P: Processor>(
-        _ processor: consuming P
-    ) -> PipelineCaseResult where P.Event == HeartbeatsEvent {
+    /// - Parameter read: what a record is to the processor; `nil` if nothing.
+    fileprivate func run<P: Processor>(
+        _ processor: consuming P, _ read: (inout Players, Record) -> P.Event?
+    ) -> PipelineCaseResult {
         var processor = processor
         var effects = Effects(tables: P.tables)
         var tables = CaseTables()
@@ -54,14 +59,22 @@ extension PipelineCase {
         for (offset, record) in records.enumerated() {
             let place = RecordPlace(
                 partition: 0, offset: Int64(offset), timestamp: Self.start + record.at)
-            processor.apply(players.event(record), at: place, into: &effects)
+            guard let event = read(&players, record) else { continue }
+            processor.apply(event, at: place, into: &effects)
             processor.drain(into: &effects)
             tables.apply(effects.rows)
+            tables.apply(effects.outbox)
             effects.removeAll()
         }
         var differences: [PipelineCaseDifference] = []
         for expectation in expectations {
-            compare(expectation, tables, players, into: &differences)
+            if P.self == TunnelHealth.self {
+                compare(expectation, tables, players, into: &differences)
+            } else {
+                compareConfiguration(
+                    expectation, of: players.device("\(expectation.entity)"), tables,
+                    from: P.tables[0].name, into: &differences)
+            }
         }
         return PipelineCaseResult(name: name, mark: mark, differences: differences)
     }
@@ -111,6 +124,7 @@ private struct Players {
     private var devices: [String: DeviceID] = [:]
     private var frontEnds: [String: (boot: UInt64, counter: UInt64)] = [:]
     private var versions: [DeviceID: Int64] = [:]
+    private var changes: [DeviceID: ConfigChange] = [:]
 
     func device(_ name: String) -> DeviceID { devices[name] ?? DeviceID(high: 0, low: 0) }
 
@@ -128,7 +142,15 @@ private struct Players {
         return EventOrigin(boot: player.boot, counter: player.counter)
     }
 
-    mutating func event(_ record: PipelineCase.Record) -> HeartbeatsEvent {
+    mutating func change(_ record: PipelineCase.Record) -> ConfigChange? {
+        guard case .change(let said) = record.action else { return nil }
+        let device = meet(said.device)
+        let change = said.event(device, after: changes[device])
+        changes[device] = change
+        return change
+    }
+
+    mutating func event(_ record: PipelineCase.Record) -> HeartbeatsEvent? {
         switch record.action {
         case .heartbeat(let said):
             var heartbeat = Heartbeat(device: meet(said.device), origin: origin(said.frontEnd))
@@ -140,6 +162,10 @@ private struct Players {
             case nil: break
             }
             if let state = said.state { heartbeat.agentState = InlineText(state) }
+            heartbeat.configVersion = said.configVersion ?? 0
+            // What an operator does next makes a newer version than any that was answered.
+            versions[heartbeat.device] = max(
+                versions[heartbeat.device] ?? 0, heartbeat.configVersion)
             return .heartbeat(heartbeat)
         case .beacon(let frontEnd, let isLossy, let isLeaving):
             return .beacon(
@@ -153,6 +179,7 @@ private struct Players {
                 Lifecycle(
                     device: device, kind: kind, version: versions[device] ?? 1,
                     expectedIntervalMilliseconds: interval))
+        case .change: return nil
         }
     }
 }

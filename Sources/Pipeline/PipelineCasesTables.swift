@@ -8,6 +8,18 @@ struct CaseTables {
 
     private var keyed: [String: [[UInt8]: Row]] = [:]
     private var appended: [String: [Row]] = [:]
+    /// What topic `device-configs` keeps of each device: the newest value, as its compaction does; a
+    /// tombstone is `nil`.
+    private var bells: [String: String?] = [:]
+
+    /// Applies what one commit would publish.
+    mutating func apply(_ events: OutboxBuffer) {
+        for entry in events.entries where entry.topic == .deviceConfigs {
+            let value = events.bytes.span.extracting(entry.value)
+            bells[events.bytes.span.extracting(entry.key).text] =
+                entry.isTombstone ? .some(nil) : value.text
+        }
+    }
 
     /// Applies what one commit would write.
     mutating func apply(_ buffers: [RowBuffer]) {
@@ -89,6 +101,41 @@ struct CaseTables {
             Self.text(row["state"]), Self.text(row["reason"]), Self.time(row["since"]),
             row["flapping"] == [1]
         )
+    }
+
+    /// One row about a version of a device's configuration, as cases speak of it.
+    struct Version {
+        var version: Int64
+        /// When it was made, or delivered.
+        var at: EventTime
+        var kind: String
+        var changed: String
+        var isSuspended: Bool
+        var by: String
+    }
+
+    /// The device's rows of `config_versions` or `config_delivery`, oldest version first.
+    func versions(of device: DeviceID, in table: String) -> [Version] {
+        let id = Self.bytes(device)
+        return rows(table).filter { $0["device_id"] == id }.map { row in
+            Version(
+                version: Self.number(row["version"]),
+                at: Self.time(row["changed_at"] ?? row["delivered_at"]),
+                kind: Self.text(row["kind"]),
+                // Behind the format's version.
+                changed: Self.text(row["changed"].map { Array($0.dropFirst()) })
+                    .filter { !"[\"] ".contains($0) },
+                isSuspended: row["suspended"] == [1], by: Self.text(row["changed_by"]))
+        }.sorted { $0.version < $1.version }
+    }
+
+    /// The device's newest record of `device-configs`: its version, `removed`, or `none`.
+    func bell(of device: DeviceID) -> String {
+        guard let bell = bells["\(device)"] else { return "none" }
+        guard let text = bell, let start = text.firstRange(of: "\"version\":")?.upperBound else {
+            return "removed"
+        }
+        return String(text[start...].prefix { $0.isNumber })
     }
 
     /// The device's states that are over, in order.

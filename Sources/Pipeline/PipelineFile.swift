@@ -1,4 +1,3 @@
-public import Processors
 public import Schemas
 internal import System
 public import YAML
@@ -6,20 +5,6 @@ public import YAML
 /// One pipeline as its YAML file says it: source topic, processor with its settings, sinks, and the
 /// cases that prove it (`docs/pipelines.md`).
 public struct PipelineFile: Sendable {
-    /// A processor and what it is told.
-    public enum Kind: Sendable, Hashable {
-        case tunnelHealth(TunnelHealthSettings)
-
-        /// As files write it.
-        public var name: String {
-            switch self {
-            case .tunnelHealth: "tunnel-health"
-            }
-        }
-
-        static let names = ["tunnel-health"]
-    }
-
     /// As it was given; for messages.
     public var path: String
     /// Names the pipeline's offsets and snapshots in the database: a renamed pipeline starts anew.
@@ -30,19 +15,9 @@ public struct PipelineFile: Sendable {
     public var tables: [PipelineTable]
     /// Topics that the outbox is published to.
     public var topics: [Topic]
-    /// Time between commits in milliseconds; 0 commits at every poll. Default: 200 ms.
-    public var commitInterval: Int64 = Self.defaultCommitInterval
+    /// Time between commits in milliseconds; 0 commits at every poll.
+    public var commitInterval: Int64
     public var cases: [PipelineCase]
-
-    public static let defaultCommitInterval: Int64 = 200
-
-    /// The pipeline that runs where no file says otherwise: tunnel health with its defaults.
-    public static var builtIn: PipelineFile {
-        PipelineFile(
-            path: "built-in", name: "tunnel-health", source: .heartbeats,
-            processor: .tunnelHealth(TunnelHealthSettings()), tables: PipelineTable.allCases,
-            topics: [.alerts], cases: [])
-    }
 
     /// Reads a pipeline file.
     /// - Throws: everything that is wrong with it, in the order of its lines.
@@ -100,45 +75,6 @@ public struct PipelineFile: Sendable {
         }
         guard errors.isEmpty else { throw PipelineFileErrors(errors) }
         return files
-    }
-
-    /// What the processor has and no sink names, for `WorkerSettings`.
-    public var omittedTables: Set<String> {
-        Set(PipelineTable.allCases.filter { !tables.contains($0) }.map(\.storedName))
-    }
-
-    /// What the processor has and no sink names. Dead letters are always written.
-    public var omittedTopics: Set<Topic> {
-        switch processor {
-        case .tunnelHealth:
-            Set(TunnelHealth.outputTopics.filter { $0 != .deadLetters && !topics.contains($0) })
-        }
-    }
-
-    /// Digest of the processor's settings; stored with the offset from which they hold. Two files
-    /// that judge alike have the same, however they are written.
-    public var settingsRevision: String {
-        switch processor {
-        case .tunnelHealth(let settings): ProcessorSettings(settings).revision
-        }
-    }
-}
-
-/// A table that `TunnelHealth` fills, by the name analysts use.
-public enum PipelineTable: String, CaseIterable, Sendable {
-    case deviceStatus = "device_status"
-    case deviceStateHistory = "device_state_history"
-    case fleetMinutes = "fleet_minutes"
-    case alerts
-
-    /// What is behind the name: two of them are views.
-    public var storedName: String {
-        switch self {
-        case .deviceStatus: "device_status"
-        case .deviceStateHistory: "device_state_ended"
-        case .fleetMinutes: "fleet_minutes_by_partition"
-        case .alerts: "alerts"
-        }
     }
 }
 

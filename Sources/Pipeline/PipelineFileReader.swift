@@ -113,17 +113,23 @@ struct PipelineFileReader {
         let name = fields["name"].flatMap { self.name($0.value) }
         let processor = fields["processor"].flatMap { self.processor($0.value) }
         let source = fields["source"].flatMap { self.source($0.value, for: processor) }
-        let sinks = fields["sinks"].flatMap { self.sinks($0.value) }
-        var interval = PipelineFile.defaultCommitInterval
+        // What can stand in them depends on the processor.
+        let sinks = processor.flatMap { processor in
+            fields["sinks"].flatMap { self.sinks($0.value, of: processor) }
+        }
+        var interval: Int64?
         if let entry = fields["commit_interval"] {
-            interval = duration(entry.value, of: "commit_interval", 0...10_000) ?? interval
+            interval = duration(entry.value, of: "commit_interval", 0...10_000)
         }
         var cases: [PipelineCase] = []
-        if let entry = fields["tests"] { cases = self.cases(entry.value) }
+        if let processor, let entry = fields["tests"] {
+            cases = self.cases(entry.value, of: processor)
+        }
         guard let name, let processor, let source, let sinks else { return nil }
         return PipelineFile(
             path: path, name: name, source: source, processor: processor, tables: sinks.tables,
-            topics: sinks.topics, commitInterval: interval, cases: cases)
+            topics: sinks.topics,
+            commitInterval: interval ?? processor.defaultCommitInterval, cases: cases)
     }
 
     private mutating func name(_ node: YAMLNode) -> String? {
@@ -150,10 +156,11 @@ struct PipelineFileReader {
             return nil
         }
         guard let topic = topic(entry.value) else { return nil }
-        if case .tunnelHealth = processor, topic != .heartbeats {
+        if let processor, topic != processor.source {
             fail(
                 entry.value.mark,
-                "the processor tunnel-health reads the topic heartbeats, not \(topic.rawValue)")
+                "the processor \(processor.name) reads the topic \(processor.source.rawValue), not \(topic.rawValue)"
+            )
             return nil
         }
         return topic
@@ -173,15 +180,27 @@ struct PipelineFileReader {
         guard let fields = fields(node, of: "processor", PipelineFile.Kind.names) else {
             return nil
         }
-        guard let entry = fields["tunnel-health"], fields.count == 1 else {
-            if fields.isEmpty && node.mapping?.isEmpty == true {
+        guard fields.count == 1, let entry = fields.values.first,
+            let kind = PipelineFile.Kind.all.first(where: { $0.name == entry.key })
+        else {
+            if fields.count > 1 {
+                fail(node.mark, "a pipeline has one processor; make a file for each")
+            } else if node.mapping?.isEmpty == true {
                 fail(
                     node.mark,
                     "processor names none of: \(PipelineFile.Kind.names.joined(separator: ", "))")
             }
             return nil
         }
-        return .tunnelHealth(tunnelHealth(entry.value))
+        switch kind {
+        case .tunnelHealth: return .tunnelHealth(tunnelHealth(entry.value))
+        case .configHash, .configDelivery:
+            // `config-hash:` alone is enough; there is nothing to set.
+            if entry.value.content != .scalar("", isPlain: true) {
+                _ = self.fields(entry.value, of: kind.name, [])
+            }
+            return kind
+        }
     }
 
     private mutating func tunnelHealth(_ node: YAMLNode) -> TunnelHealthSettings {
@@ -235,7 +254,9 @@ struct PipelineFileReader {
         }
     }
 
-    private mutating func sinks(_ node: YAMLNode) -> (tables: [PipelineTable], topics: [Topic])? {
+    private mutating func sinks(
+        _ node: YAMLNode, of processor: PipelineFile.Kind
+    ) -> (tables: [PipelineTable], topics: [Topic])? {
         guard let items = list(node, of: "sinks") else { return nil }
         var tables: [PipelineTable] = []
         var topics: [Topic] = []
@@ -244,12 +265,15 @@ struct PipelineFileReader {
             if fields.count > 1 {
                 fail(item.mark, "a sink is one of postgres and topic; write two")
             }
-            if let entry = fields["postgres"] { self.tables(entry.value, into: &tables) }
+            if let entry = fields["postgres"] {
+                self.tables(entry.value, of: processor, into: &tables)
+            }
             if let entry = fields["topic"], let topic = topic(entry.value) {
-                if !TunnelHealth.outputTopics.contains(topic) || topic == .deadLetters {
+                if !processor.topics.contains(topic) {
+                    let known = processor.topics.map(\.rawValue).joined(separator: ", ")
                     fail(
                         entry.value.mark,
-                        "the processor tunnel-health writes no events for the topic \(topic.rawValue): it has alerts"
+                        "the processor \(processor.name) writes no events for the topic \(topic.rawValue): it has \(known.isEmpty ? "none" : known)"
                     )
                 } else if topics.contains(topic) {
                     fail(entry.value.mark, "the topic \(topic.rawValue) is a sink already")
@@ -264,7 +288,9 @@ struct PipelineFileReader {
         return (tables, topics)
     }
 
-    private mutating func tables(_ node: YAMLNode, into tables: inout [PipelineTable]) {
+    private mutating func tables(
+        _ node: YAMLNode, of processor: PipelineFile.Kind, into tables: inout [PipelineTable]
+    ) {
         guard let fields = fields(node, of: "postgres", ["tables"]) else { return }
         guard let entry = fields["tables"] else {
             return fail(node.mark, "postgres has no tables")
@@ -272,10 +298,10 @@ struct PipelineFileReader {
         guard let items = list(entry.value, of: "tables") else { return }
         for item in items {
             guard let name = text(item, of: "a table") else { continue }
-            guard let table = PipelineTable(rawValue: name) else {
+            guard let table = processor.tables.first(where: { $0.rawValue == name }) else {
                 fail(
                     item.mark,
-                    "the processor tunnel-health has no table \"\(name)\"\(hint(name, PipelineTable.allCases.map(\.rawValue)))"
+                    "the processor \(processor.name) has no table \"\(name)\"\(hint(name, processor.tables.map(\.rawValue)))"
                 )
                 continue
             }
@@ -285,7 +311,7 @@ struct PipelineFileReader {
                 tables.append(table)
             }
         }
-        if !tables.contains(.deviceStatus) {
+        if case .tunnelHealth = processor, !tables.contains(.deviceStatus) {
             fail(
                 entry.value.mark,
                 "tables lacks device_status: the history ends with it, and status is read from it")

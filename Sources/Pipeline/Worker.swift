@@ -83,8 +83,18 @@ public struct Worker<
     )
     @specialized(
         where
+            Consumer == EmbeddedConsumer, Producer == EmbeddedProducer, Store == PostgresSink,
+            P == ConfigDelivery
+    )
+    @specialized(
+        where
             Consumer == KafkaLogConsumer, Producer == KafkaLogProducer, Store == PostgresSink,
             P == TunnelHealth
+    )
+    @specialized(
+        where
+            Consumer == KafkaLogConsumer, Producer == KafkaLogProducer, Store == PostgresSink,
+            P == ConfigDelivery
     )
     public mutating func step(now: Int64) -> Int64 {
         self.now = max(now, self.now)
@@ -127,6 +137,7 @@ public struct Worker<
         do throws(EventLogError) {
             while let change = try consumer.nextAssignmentChange() {
                 isStatusStale = true
+                status.hasJoined = true
                 switch change {
                 case .assigned(let list): for partition in list { add(partition) }
                 case .revoked(let list):
@@ -169,7 +180,11 @@ public struct Worker<
             switch partitions[index].call?.kind {
             case .commit, .verify: isDone = false
             case .claim: isDone = true
-            case nil: isDone = !partitions[index].isDirty
+            case nil:
+                isDone =
+                    !partitions[index].isDirty
+                    && partitions[index].snapshotTime(settings, isStopping: isStopping)
+                        .map { $0 > now } ?? true
             }
             // A worker that stops has the time to publish; a partition that moves does not wait.
             let isPublished =
@@ -270,13 +285,18 @@ public struct Worker<
         let isRoundDue =
             changed >= settings.commitRows || now - lastCommitRound >= settings.commitInterval
         for index in partitions.indices where partitions[index].call == nil {
-            guard partitions[index].isDirty, mayCommit(index) else { continue }
-            let isDue =
-                partitions[index].isRevoked
-                || (partitions[index].changedRows > 0
-                    ? isRoundDue
-                    : now - partitions[index].lastCommit >= settings.idleCommitInterval)
-            guard isDue else { continue }
+            if partitions[index].isDirty {
+                guard mayCommit(index) else { continue }
+                let isDue =
+                    partitions[index].isRevoked
+                    || (partitions[index].changedRows > 0
+                        ? isRoundDue
+                        : now - partitions[index].lastCommit >= settings.idleCommitInterval)
+                guard isDue else { continue }
+            } else {
+                let due = partitions[index].snapshotTime(settings, isStopping: isStopping)
+                guard let due, due <= now else { continue }
+            }
             partitions[index].prepareCommit(settings, processor: processorSettings, now: now)
             lastCommitRound = now
             // At once: the database stores this one while the next is made ready.
@@ -429,6 +449,10 @@ public struct Worker<
                     ? lastCommitRound + settings.commitInterval
                     : partitions[index].lastCommit + settings.idleCommitInterval
                 time = min(time, partitions[index].isRevoked ? now : due)
+            } else if !isCommitting,
+                let due = partitions[index].snapshotTime(settings, isStopping: isStopping)
+            {
+                time = min(time, due)
             }
             if let due = partitions[index].outbox.wakeTime { time = min(time, due) }
             if let due = partitions[index].rejected.wakeTime { time = min(time, due) }

@@ -156,10 +156,16 @@ struct OutboxPublisher<Producer: EventProducer> {
                 }()
             let key = bytes.extracting(entry.key)
             // A topic that an earlier release wrote to may be unknown; partition 0 it has.
-            batches[index].append(
-                partition: Partitioner.partition(of: key, count: partitions[entry.topic] ?? 1),
-                timestamp: entry.time, key: key, value: bytes.extracting(entry.value),
-                headers: header(name, entry.sequence))
+            let partition = Partitioner.partition(of: key, count: partitions[entry.topic] ?? 1)
+            let headers = header(name, entry.sequence)
+            if entry.isTombstone {
+                batches[index].append(
+                    tombstone: key, partition: partition, timestamp: entry.time, headers: headers)
+            } else {
+                batches[index].append(
+                    partition: partition, timestamp: entry.time, key: key,
+                    value: bytes.extracting(entry.value), headers: headers)
+            }
         }
         var outstanding = 0
         var hasFailed = false

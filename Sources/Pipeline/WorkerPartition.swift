@@ -44,6 +44,8 @@ struct WorkerPartition<P: Processor>: Sendable {
     var storedRevision = ""
     var lastCommit: Int64
     var lastSnapshot: Int64?
+    /// The first offset that the stored snapshot does not include.
+    var snapshotOffset: Int64 = 0
     /// Commits that were fenced, claims that failed: each waits longer.
     var claimFailures = 0
     var isRevoked = false
@@ -146,6 +148,14 @@ struct WorkerPartition<P: Processor>: Sendable {
     /// Whether there is anything that a commit would store. While restoring nothing has changed.
     @inline(__always) var isDirty: Bool { phase == .running && position > committedOffset }
 
+    /// When a quiet partition gets a snapshot of what was stored after the last one; `nil` if there is
+    /// no need. Without it a topic on which little happens would lose, to retention, the records
+    /// between snapshot and offset that a restart reads again.
+    @inline(__always) func snapshotTime(_ settings: WorkerSettings, isStopping: Bool) -> Int64? {
+        guard phase == .running, !isDirty, snapshotOffset < committedOffset else { return nil }
+        return isStopping ? lastCommit : lastCommit + settings.snapshotInterval
+    }
+
     /// Forgets everything of the partition but that it is assigned, and claims it at `time`.
     mutating func restart(at time: Int64, settings: ProcessorSettings<P.Settings>) {
         var fresh = WorkerPartition(partition: partition, settings: settings, now: time)
@@ -185,7 +195,7 @@ struct WorkerPartition<P: Processor>: Sendable {
         // New settings force a snapshot: what comes after it was judged by them alone.
         let isOld = lastSnapshot.map { now - $0 >= worker.snapshotInterval } ?? true
         // Whoever takes a revoked partition over starts from the snapshot, not from half a minute of log.
-        if isOld || commit.settings != nil || isRevoked {
+        if isOld || commit.settings != nil || isRevoked || position == committedOffset {
             var bytes = ByteBuffer()
             Snapshot.seal(
                 pipeline: worker.pipeline, offset: position, sequence: effects.nextSequence,

@@ -65,7 +65,10 @@ extension Worker {
         status.commits += 1
         status.rows += Int64(commit.rowCount - rejected.count)
         status.deadLetters += Int64(rejected.count)
-        if commit.snapshot != nil { status.snapshots += 1 }
+        if commit.snapshot != nil {
+            status.snapshots += 1
+            partitions[index].snapshotOffset = commit.nextOffset
+        }
         partitions[index].committedOffset = commit.nextOffset
         partitions[index].storedSequence = commit.outboxSequence
         if let stored = commit.settings { partitions[index].storedRevision = stored.revision }
@@ -93,11 +96,15 @@ extension Worker {
         _ index: Int, epoch: Int64, nextOffset: Int64, rejected: OutboxBuffer
     ) {
         guard epoch == partitions[index].epoch else { return giveWay(index) }
-        if nextOffset == partitions[index].commit.nextOffset {
+        let expected = partitions[index].commit.expectedOffset
+        if nextOffset == expected, nextOffset == partitions[index].commit.nextOffset {
+            // A snapshot alone: the offset does not tell, and stored twice it is the same.
+            askAgain(.commit, index)
+        } else if nextOffset == partitions[index].commit.nextOffset {
             // Older ones wait in the queue already.
             let first = partitions[index].commit.firstRejectedSequence
             finishCommit(index, rejected: rejected.suffix(from: first))
-        } else if nextOffset == partitions[index].commit.expectedOffset {
+        } else if nextOffset == expected {
             // It may still come through; then the repetition is fenced and looked at again.
             askAgain(.commit, index)
         } else {
@@ -276,6 +283,7 @@ extension WorkerPartition {
         epoch = claim.epoch
         committedOffset = claim.nextOffset
         position = restored.position
+        snapshotOffset = restored.position
         storedSequence = claim.outboxSequence
         storedRevision = claim.settingsRevision
         effects.removeAll()

@@ -32,12 +32,15 @@ public struct WorkerStatus: Sendable {
     /// Reading waits for the database.
     public var isPaused = false
     public var isIngestSilent = false
+    /// The group has given this member its place; with more members than partitions it may have none.
+    public var hasJoined = false
 
     public init(pipeline: String) { self.pipeline = pipeline }
 
     /// Why the worker is not ready; empty if it is.
     public var faults: [String] {
-        (logFault.map { [$0] } ?? []) + partitions.compactMap(\.fault)
+        (logFault.map { [$0] } ?? (hasJoined ? [] : ["pipeline \(pipeline): joining its group"]))
+            + partitions.compactMap(\.fault)
             + partitions.filter { $0.isRestoring && $0.fault == nil }
             .map { "pipeline \(pipeline), partition \($0.partition): restoring" }
     }

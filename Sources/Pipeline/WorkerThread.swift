@@ -2,6 +2,7 @@ public import EventLog
 public import Processors
 public import Sinks
 public import System
+internal import Postgres
 internal import Synchronization
 
 /// Drives one worker in production: a thread that steps it whenever it asks to be, or is signalled.
@@ -29,8 +30,9 @@ public final class WorkerThread: Sendable {
     /// - Parameters:
     ///   - waker: what `makeConsumer` and `store` were made with.
     ///   - mailbox: new settings for the processor; `nil` if they never change.
-    ///   - makeConsumer: called on the new thread; what it throws ends the thread and is handed to
-    ///     `failed`.
+    ///   - makeConsumer: called on the new thread, and again after a while when it throws; the board
+    ///     tells why.
+    ///   - failed: told of each such failure.
     public static func start<
         Consumer: EventConsumer & SendableMetatype, Producer: EventProducer,
         Store: StreamStore & Sendable,
@@ -39,15 +41,12 @@ public final class WorkerThread: Sendable {
         _ type: P.Type, settings: WorkerSettings, processor: ProcessorSettings<P.Settings>,
         mailbox: SettingsMailbox<P.Settings>? = nil, producer: Producer, store: Store,
         waker: Waker, makeConsumer: @escaping @Sendable () throws(EventLogError) -> Consumer,
-        failed: @escaping @Sendable (EventLogError) -> Void
+        failed: @escaping @Sendable (EventLogError) -> Void = { _ in }
     ) -> WorkerThread {
         let board = WorkerStatusBoard(pipeline: settings.pipeline)
         let driver = WorkerThread(board: board, waker: waker)
         let thread = SystemThread.start("work \(settings.pipeline)") {
-            let consumer: Consumer
-            do throws(EventLogError) { consumer = try makeConsumer() } catch {
-                return failed(error)
-            }
+            guard let consumer = driver.insist(on: makeConsumer, failed) else { return }
             var worker = Worker<Consumer, Producer, Store, P>(
                 consumer: consumer, producer: producer, store: store, settings: settings,
                 processor: processor, waker: waker, board: board,
@@ -56,6 +55,29 @@ public final class WorkerThread: Sendable {
         }
         driver.orders.withLock { $0.thread = thread }
         return driver
+    }
+
+    /// - Returns: `nil` if it is stopped before there is one.
+    private func insist<Consumer>(
+        on makeConsumer: () throws(EventLogError) -> Consumer, _ failed: (EventLogError) -> Void
+    ) -> Consumer? {
+        var failures = 0
+        var status = board.current
+        while orders.withLock({ $0.deadline }) == nil {
+            do throws(EventLogError) { return try makeConsumer() } catch {
+                failures += 1
+                failed(error)
+                if status.logFault != error.description {
+                    Log.warning(
+                        "reading the log cannot begin",
+                        ["pipeline": status.pipeline, "error": "\(error)"])
+                }
+                status.logFault = error.description
+                board.publish(status)
+                waker.wait(milliseconds: Backoff().delay(afterFailures: failures))
+            }
+        }
+        return nil
     }
 
     private func run<

@@ -86,19 +86,28 @@ struct DeviceSlot: Sendable {
     }
 }
 
-/// Devices by id: open addressing over slots that never move, so a slot's number is its name.
+extension DeviceSlot: DeviceKeyed {}
+
+/// What a `DeviceTable` keeps of one device.
+protocol DeviceKeyed: Sendable {
+    var id: DeviceID { get }
+    init(id: DeviceID)
+}
+
+/// Devices by id: open addressing over slots that move only when one is removed, so until then a
+/// slot's number is its name.
 ///
 /// Slots live in chunks: growing copies the index alone (4 bytes a device), never the slots.
-struct DeviceTable: Sendable {
-    private static let chunkBits = 10
-    private static let chunkSize = 1 << chunkBits
+struct DeviceTable<Slot: DeviceKeyed>: Sendable {
+    private static var chunkBits: Int { 10 }
+    private static var chunkSize: Int { 1 << chunkBits }
 
-    private var chunks: ContiguousArray<ContiguousArray<DeviceSlot>> = []
+    private var chunks: ContiguousArray<ContiguousArray<Slot>> = []
     /// Slot number plus one; 0: free. A power of two, at most two thirds full.
     private var index = ContiguousArray<UInt32>(repeating: 0, count: 64)
     private(set) var count = 0
 
-    subscript(slot: Int) -> DeviceSlot {
+    subscript(slot: Int) -> Slot {
         get { chunks[slot >> Self.chunkBits][slot & (Self.chunkSize - 1)] }
         _modify { yield &chunks[slot >> Self.chunkBits][slot & (Self.chunkSize - 1)] }
     }
@@ -125,15 +134,53 @@ struct DeviceTable: Sendable {
             place = (place + 1) & mask
         }
         if count & (Self.chunkSize - 1) == 0 {
-            var chunk = ContiguousArray<DeviceSlot>()
+            var chunk = ContiguousArray<Slot>()
             chunk.reserveCapacity(Self.chunkSize)
             chunks.append(chunk)
         }
-        chunks[chunks.count - 1].append(DeviceSlot(id: id))
+        chunks[chunks.count - 1].append(Slot(id: id))
         count += 1
         index[place] = UInt32(count)
         if count * 3 > index.count * 2 { grow() }
         return (count - 1, true)
+    }
+
+    /// Forgets a device. The last slot takes the number of its.
+    mutating func remove(_ id: DeviceID) {
+        guard let slot = find(id) else { return }
+        emptyIndex(at: place(of: slot))
+        let last = count - 1
+        if slot != last {
+            index[place(of: last)] = UInt32(slot + 1)
+            self[slot] = self[last]
+        }
+        chunks[chunks.count - 1].removeLast()
+        if chunks[chunks.count - 1].isEmpty { chunks.removeLast() }
+        count -= 1
+    }
+
+    /// Where a slot stands in the index.
+    private func place(of slot: Int) -> Int {
+        let mask = index.count - 1
+        var place = Self.hash(self[slot].id) & mask
+        while index[place] != UInt32(slot + 1) { place = (place + 1) & mask }
+        return place
+    }
+
+    /// Frees a place; entries behind it that only stand there because it was taken move up.
+    private mutating func emptyIndex(at place: Int) {
+        let mask = index.count - 1
+        var hole = place
+        var next = (hole + 1) & mask
+        while index[next] != 0 {
+            let home = Self.hash(self[Int(index[next]) - 1].id) & mask
+            if (next - home) & mask >= (next - hole) & mask {
+                index[hole] = index[next]
+                hole = next
+            }
+            next = (next + 1) & mask
+        }
+        index[hole] = 0
     }
 
     private mutating func grow() {

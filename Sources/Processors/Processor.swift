@@ -62,6 +62,7 @@ public protocol EventDecoder: AnyObject {
 }
 
 extension HeartbeatsDecoder: EventDecoder {}
+extension ConfigChangesDecoder: EventDecoder {}
 
 public enum SnapshotError: Error, Hashable, Sendable {
     case unknownVersion(UInt32)
@@ -96,6 +97,16 @@ public struct Effects: Sendable {
         if isDiscarding { return }
         outbox.append(
             sequence: nextSequence, topic: topic, key: key, time: time, origin: origin, write)
+    }
+
+    /// Appends a tombstone for `topic`: its compaction forgets `key`.
+    public mutating func emit(
+        tombstoneTo topic: Topic, key: Span<UInt8>, at time: EventTime, origin: Int64
+    ) {
+        defer { nextSequence += 1 }
+        if isDiscarding { return }
+        outbox.append(
+            tombstone: key, sequence: nextSequence, topic: topic, time: time, origin: origin)
     }
 
     /// Rows and events that wait for a commit.

@@ -16,7 +16,7 @@ public struct TunnelHealth: Processor {
     let partition: Int32
     var settings: TunnelHealthSettings
     var watched: WatchedTime
-    var devices = DeviceTable()
+    var devices = DeviceTable<DeviceSlot>()
     var wheel = TimerWheel()
     /// Slots looked at whenever watched time moves: flapping devices, and devices whose deadline
     /// came nearer than their place in the wheel.

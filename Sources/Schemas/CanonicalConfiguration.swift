@@ -26,7 +26,7 @@ public struct NetworkConfiguration: Sendable, Equatable {
         self.dns = dns
         self.allowedIPs = allowedIPs
         var bytes = ByteBuffer()
-        bytes.append(field: HostName.trimmed(serverPublicKey).lowercased())
+        bytes.append(field: HostName.trimmed(serverPublicKey).asciiLowercased)
         bytes.append(field: HostName.canonical(endpoint: endpoint))
         bytes.append(field: HostName.canonical(serverAddress))
         bytes.append(list: HostName.list(dns).map { HostName.canonical($0) }.firstOfEach())
@@ -91,7 +91,7 @@ public struct PortForward: Sendable, Equatable {
         bytes.append(
             list: forwards.map { forward in
                 var entry = ByteBuffer()
-                entry.append(field: forward.transport.lowercased())
+                entry.append(field: forward.transport.asciiLowercased)
                 entry.append(field: String(forward.listenPort))
                 entry.append(field: HostName.canonical(forward.targetHost))
                 entry.append(field: String(forward.targetPort))
@@ -125,7 +125,75 @@ public struct ConfigurationHashes: Sendable, Equatable {
     }
 }
 
+extension ConfigurationHashes {
+    /// What of a configuration differs from another: a list in a row of `config_versions`.
+    public struct Parts: OptionSet, Sendable, Hashable {
+        public var rawValue: UInt8
+
+        public init(rawValue: UInt8) { self.rawValue = rawValue }
+
+        public static let config = Parts(rawValue: 1)
+        public static let forwards = Parts(rawValue: 2)
+        public static let suspended = Parts(rawValue: 4)
+    }
+
+    /// The first 64 bits of two of the hashes. Enough to tell that a part has changed: that two texts
+    /// share them by chance is one case in 10¹⁹.
+    public struct Prefixes: Sendable, Equatable {
+        public var config: UInt64
+        public var forwards: UInt64
+
+        public init(config: UInt64, forwards: UInt64) {
+            self.config = config
+            self.forwards = forwards
+        }
+    }
+
+    public var prefixes: Prefixes { Prefixes(config: config.prefix, forwards: forwards.prefix) }
+
+    /// The hash of a device without forwards.
+    public static let noForwards: Digest = {
+        var bytes = ByteBuffer()
+        PortForward.canonical([], into: &bytes)
+        return SHA256.hash(bytes.span)
+    }()
+}
+
+extension ConfigurationHashes.Prefixes {
+    /// Before its first version a device has no settings and no forwards.
+    public static let none = ConfigurationHashes.Prefixes(
+        config: 0, forwards: ConfigurationHashes.noForwards.prefix)
+}
+
+extension RowBuffer {
+    /// The three hashes as texts of 64 hexadecimal digits: `config_hash`, `forwards_hash`,
+    /// `reload_hash`.
+    public mutating func put(_ hashes: ConfigurationHashes) {
+        for digest in [hashes.config, hashes.forwards, hashes.reload] {
+            var text = ByteBuffer()
+            text.append(hex: digest)
+            put(text.span)
+        }
+    }
+}
+
 extension ByteBuffer {
+    /// Appends a JSON list of the parts' names.
+    public mutating func append(_ parts: ConfigurationHashes.Parts) {
+        append(UInt8(ascii: "["))
+        var isFirst = true
+        let names: [(ConfigurationHashes.Parts, StaticString)] = [
+            (.config, "config"), (.forwards, "forwards"), (.suspended, "suspended"),
+        ]
+        for (part, name) in names where parts.contains(part) {
+            append(isFirst ? "\"" : ",\"")
+            append(name)
+            append(UInt8(ascii: "\""))
+            isFirst = false
+        }
+        append(UInt8(ascii: "]"))
+    }
+
     /// A netstring (size in decimal, colon, bytes, newline): no two lists of fields share their bytes.
     fileprivate mutating func append(field bytes: Span<UInt8>) {
         append(decimal: Int64(bytes.count))

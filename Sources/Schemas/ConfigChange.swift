@@ -205,8 +205,9 @@ public final class ConfigChangesDecoder {
 }
 
 extension PortForward {
-    /// Reads the four words of a forward in topic `config-changes`.
-    fileprivate init?(words text: String) {
+    /// Reads the four words of a forward in topic `config-changes`: transport, listening port, target
+    /// host, target port; `nil` for anything else.
+    public init?(words text: String) {
         let words = text.split(separator: " ", omittingEmptySubsequences: false)
         guard words.count == 4, let listen = UInt16(words[1]), let target = UInt16(words[3]),
             !words[0].isEmpty, !words[2].isEmpty

@@ -3,7 +3,7 @@ enum HostName {
     /// - Returns: an IPv4 or IPv6 address as RFC 5952 writes it, a name in lower case without the
     ///   final dot; what is neither, only trimmed and in lower case.
     static func canonical(_ text: String) -> String {
-        var text = trimmed(text).lowercased()
+        var text = trimmed(text).asciiLowercased
         if text.hasPrefix("["), text.hasSuffix("]") { text = String(text.dropFirst().dropLast()) }
         if let address = IPAddress(text) { return address.description }
         if text.count > 1, text.hasSuffix(".") { text.removeLast() }
@@ -28,11 +28,11 @@ enum HostName {
     static func canonical(prefix: String) -> String {
         let text = trimmed(prefix)
         let parts = text.split(separator: "/", omittingEmptySubsequences: false)
-        guard parts.count <= 2, let address = IPAddress(trimmed(String(parts[0])).lowercased())
-        else { return text.lowercased() }
+        guard parts.count <= 2, let address = IPAddress(trimmed(String(parts[0])).asciiLowercased)
+        else { return text.asciiLowercased }
         guard parts.count == 2 else { return "\(address)/\(address.bits)" }
         guard let length = Int(trimmed(String(parts[1]))), length >= 0, length <= address.bits
-        else { return text.lowercased() }
+        else { return text.asciiLowercased }
         return "\(address.masked(to: length))/\(length)"
     }
 
@@ -135,5 +135,14 @@ struct IPAddress: Equatable, CustomStringConvertible {
         if best.isEmpty { return text(groups) }
         return text(Array(groups[..<best.lowerBound])) + "::"
             + text(Array(groups[best.upperBound...]))
+    }
+}
+
+extension String {
+    /// Letters of ASCII in lower case and all others as they are: the same in every language and
+    /// version of Unicode.
+    var asciiLowercased: String {
+        String(
+            decoding: utf8.map { $0 >= 0x41 && $0 <= 0x5A ? $0 | 0x20 : $0 }, as: UTF8.self)
     }
 }

@@ -11,6 +11,8 @@ public struct OutboxBuffer: Sendable {
         /// Where the key and the value stand in `bytes`.
         public var key: Range<Int>
         public var value: Range<Int>
+        /// The key has no value any more; `value` is empty.
+        public var isTombstone = false
     }
 
     public private(set) var entries: ContiguousArray<Entry> = []
@@ -35,6 +37,26 @@ public struct OutboxBuffer: Sendable {
                 key: keyStart..<valueStart, value: valueStart..<bytes.count))
     }
 
+    /// Appends a tombstone: what a compacted topic knew of `key` is over.
+    public mutating func append(
+        tombstone key: Span<UInt8>, sequence: Int64, topic: Topic, time: EventTime, origin: Int64
+    ) {
+        append(sequence: sequence, topic: topic, key: key, time: time, origin: origin) { _ in }
+        entries[entries.count - 1].isTombstone = true
+    }
+
+    /// Copies an entry of another buffer, whose sequence must come after those here.
+    public mutating func append(_ entry: Entry, of other: OutboxBuffer) {
+        let keyStart = bytes.count
+        bytes.append(other.bytes.span.extracting(entry.key))
+        let valueStart = bytes.count
+        bytes.append(other.bytes.span.extracting(entry.value))
+        var copy = entry
+        copy.key = keyStart..<valueStart
+        copy.value = valueStart..<bytes.count
+        entries.append(copy)
+    }
+
     /// Appends the entries of `other`, whose sequences must come after those here.
     public mutating func append(_ other: OutboxBuffer) {
         let shift = bytes.count
@@ -51,12 +73,7 @@ public struct OutboxBuffer: Sendable {
     public func suffix(from sequence: Int64) -> OutboxBuffer {
         if isEmpty || entries[0].sequence >= sequence { return self }
         var rest = OutboxBuffer()
-        for entry in entries where entry.sequence >= sequence {
-            rest.append(
-                sequence: entry.sequence, topic: entry.topic,
-                key: bytes.span.extracting(entry.key), time: entry.time, origin: entry.origin
-            ) { $0.append(ByteBuffer(copying: bytes.span.extracting(entry.value))) }
-        }
+        for entry in entries where entry.sequence >= sequence { rest.append(entry, of: self) }
         return rest
     }
 

@@ -140,8 +140,26 @@ public struct RowBuffer: Sendable {
     }
 
     /// Sorts rows whose first column is a UUID by it, so that workers which write the same rows take
-    /// their locks in the same order.
-    public mutating func sortByUUID() {
+    /// their locks in the same order. Rows of one UUID stay as they stand.
+    public mutating func sortByUUID() { sort(thenNumber: nil) }
+
+    /// The same for tables whose key is a UUID and a number: sorts by both, and keeps the first of
+    /// rows that have the same.
+    /// - Parameter column: an `int8` that is never null or negative.
+    public mutating func sortByUUID(thenNumber column: Int) {
+        precondition(table.columns[column].type == .int8)
+        sort(thenNumber: column)
+    }
+
+    private struct SortKey {
+        var id: DeviceID
+        var number: Int64
+        var row: Int
+
+        func isSame(as other: SortKey) -> Bool { id == other.id && number == other.number }
+    }
+
+    private mutating func sort(thenNumber column: Int?) {
         precondition(table.columns[0].type == .uuid)
         func id(_ start: Int) -> DeviceID {
             var words: (UInt64, UInt64) = (0, 0)
@@ -151,20 +169,42 @@ public struct RowBuffer: Sendable {
             }
             return DeviceID(high: words.0, low: words.1)
         }
-        var order = ContiguousArray<(id: DeviceID, row: Int)>()
+        func precedes(_ a: SortKey, _ b: SortKey) -> Bool {
+            if a.id != b.id { return a.id < b.id }
+            return a.number != b.number ? a.number < b.number : a.row < b.row
+        }
+        let isUnique = column != nil
+        var order = ContiguousArray<SortKey>()
         order.reserveCapacity(count)
         var isSorted = true
         for (row, start) in starts.enumerated() {
-            let next = id(start)
-            if let last = order.last, next < last.id { isSorted = false }
-            order.append((next, row))
+            let number = column.map { self.number(inColumn: $0, of: start) } ?? 0
+            let next = SortKey(id: id(start), number: number, row: row)
+            if let last = order.last, precedes(next, last) || isUnique && next.isSame(as: last) {
+                isSorted = false
+            }
+            order.append(next)
         }
         if isSorted { return }
-        order.sort { $0.id < $1.id }
+        order.sort(by: precedes)
         var sorted = RowBuffer(table)
         sorted.bytes.reserveCapacity(bytes.count)
-        for (_, row) in order { sorted.appendRow(row, of: self) }
+        for (index, key) in order.enumerated() {
+            if isUnique, index > 0, key.isSame(as: order[index - 1]) { continue }
+            sorted.appendRow(key.row, of: self)
+        }
         self = sorted
+    }
+
+    private func number(inColumn column: Int, of start: Int) -> Int64 {
+        func bigEndian(_ offset: Int, _ size: Int) -> Int64 {
+            (0..<size).reduce(0) { $0 << 8 | Int64(bytes[offset + $1]) }
+        }
+        var offset = start + 2
+        for _ in 0..<column {
+            offset += 4 + Int(max(0, Int32(truncatingIfNeeded: bigEndian(offset, 4))))
+        }
+        return bigEndian(offset + 4, 8)
     }
 
     public mutating func append(_ other: RowBuffer) {

@@ -51,6 +51,7 @@ public final class SimulatedLog: Sendable {
         public var value: ByteBuffer
         /// Header `outbox`: source, partition and sequence.
         public var origin: String
+        public var isTombstone = false
     }
 
     let state: Mutex<State>
@@ -255,7 +256,7 @@ extension SimulatedLog.State {
                     topic: batch.topic, partition: partition,
                     key: ByteBuffer(copying: bytes.extracting(key)),
                     value: ByteBuffer(copying: bytes.extracting(value)),
-                    origin: bytes.extracting(origin).text))
+                    origin: bytes.extracting(origin).text, isTombstone: valueSize < 0))
         }
     }
 }

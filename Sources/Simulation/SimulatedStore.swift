@@ -269,12 +269,7 @@ public final class SimulatedStore {
     func deleteOutbox(_ source: OutboxSource, _ partition: Int32, through: Int64) {
         guard let old = outbox[source]?[partition] else { return }
         var kept = OutboxBuffer()
-        for entry in old.entries where entry.sequence > through {
-            kept.append(
-                sequence: entry.sequence, topic: entry.topic,
-                key: old.bytes.span.extracting(entry.key), time: entry.time, origin: entry.origin
-            ) { $0.append(ByteBuffer(copying: old.bytes.span.extracting(entry.value))) }
-        }
+        for entry in old.entries where entry.sequence > through { kept.append(entry, of: old) }
         outbox[source]?[partition] = kept
     }
 

@@ -238,7 +238,7 @@ public struct WorkerStorm<P: Processor> {
                 events[source, default: [:]][entry.sequence] = SimulatedLog.PublishedEvent(
                     topic: entry.topic, partition: Partitioner.partition(of: key.span, count: 4),
                     key: key, value: ByteBuffer(copying: outbox.bytes.span.extracting(entry.value)),
-                    origin: "\(source)/\(entry.sequence)")
+                    origin: "\(source)/\(entry.sequence)", isTombstone: entry.isTombstone)
             }
         }
         return Outcome(tables: tables, events: events)

@@ -9,7 +9,8 @@ public struct PartitionCommit: Sendable {
     /// The offset that must be stored now.
     public var expectedOffset: Int64 = 0
     /// The offset that is stored from here on; greater than `expectedOffset`, so that an offset read
-    /// after a lost answer tells whether the commit was made.
+    /// after a lost answer tells whether the commit was made. Equal to it where a snapshot is all that
+    /// is stored.
     public var nextOffset: Int64 = 0
     /// One for each table of the processor, in the order in which they are written.
     public var rows: [RowBuffer]

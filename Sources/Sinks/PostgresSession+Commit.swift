@@ -285,7 +285,7 @@ extension PostgresSession {
                 topics.append(text: entry.topic.rawValue)
                 keys.appendBigEndian(Int32(entry.key.count))
                 keys.append(bytes.extracting(entry.key))
-                values.appendBigEndian(Int32(entry.value.count))
+                values.appendBigEndian(Int32(entry.isTombstone ? -1 : entry.value.count))
                 values.append(bytes.extracting(entry.value))
                 times.appendBigEndian(Int32(8))
                 times.appendBigEndian(entry.time.postgresMicroseconds)

@@ -140,11 +140,11 @@ final class PostgresSession {
         "claim",
         """
         INSERT INTO heartline.stream_partitions AS p
-            (pipeline, partition, epoch, next_offset, start_offset, owner)
-        VALUES ($1, $2, 1, $3, $3, $4)
+            (pipeline, partition, epoch, next_offset, start_offset, owner, topic)
+        VALUES ($1, $2, 1, $3, $3, $4, $5)
         ON CONFLICT (pipeline, partition)
             DO UPDATE SET epoch = p.epoch + 1, owner = excluded.owner
-        RETURNING epoch
+        RETURNING epoch, topic
         """)
     private static let load = PreparedStatement(
         "load",
@@ -171,9 +171,22 @@ final class PostgresSession {
         _ partition: Int32, start: Int64, _ connection: PostgresConnection
     ) throws(PostgresError) -> StoreReply.Outcome {
         let name = PostgresValue.text(settings.pipeline)
-        let epoch = try connection.execute(
-            Self.claim, name, .int4(partition), .int8(start), .text(settings.owner)
-        ).only().int8(0)
+        let claimed = try connection.execute(
+            Self.claim, name, .int4(partition), .int8(start), .text(settings.owner),
+            .text(settings.source.rawValue)
+        ).only()
+        let epoch = try claimed.int8(0)
+        let topic = try claimed.text(1)
+        guard topic == settings.source.rawValue else {
+            return .failed(
+                StoreFailure(
+                    .refused,
+                    """
+                    claiming: the offsets of pipeline \(settings.pipeline) are those of topic \
+                    \(topic), and it reads \(settings.source.rawValue) now; give the pipeline \
+                    another name
+                    """))
+        }
         // One view of offset, state and outbox.
         try connection.run("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
         let row = try connection.execute(Self.load, name, .int4(partition)).only()
@@ -210,13 +223,18 @@ final class PostgresSession {
                 throw PostgresError(
                     .reading, "heartline.outbox", "topic \(name) is not known to this release")
             }
-            let value = try row.bytea(3)
+            let value = try row.optionalBytea(3)
             let time = EventTime(milliseconds: try row.timestamptz(4) / 1_000 + 946_684_800_000)
             let sequence = try row.int8(0)
             let key = try row.bytea(2)
-            events.append(
-                sequence: sequence, topic: topic, key: key.span, time: time, origin: -1
-            ) { $0.append(value) }
+            if let value {
+                events.append(
+                    sequence: sequence, topic: topic, key: key.span, time: time, origin: -1
+                ) { $0.append(value) }
+            } else {
+                events.append(
+                    tombstone: key.span, sequence: sequence, topic: topic, time: time, origin: -1)
+            }
         }
         return events
     }

@@ -8,7 +8,8 @@ enum Bench {
         name: "bench", summary: "measure this build on this machine",
         details: """
             Without a name all measurements are made; with names only those: processor, worker,
-            changes, restart, kafka. Without --brokers kafka is measured on librdkafka's mock cluster,
+            changes, restart, provision, rollout, coldstart, kafka. Those with agents run them as a
+            process of their own. Without --brokers kafka is measured on librdkafka's mock cluster,
             in a process of its own. Times are CPU time of this process where nothing else is said
             (PostgreSQL is another process). The machine should be idle.
             """,
@@ -17,6 +18,12 @@ enum Bench {
         options: [
             .integer(
                 "devices", 1_000...10_000_000, default: 1_000_000, "devices of the largest runs"),
+            .integer(
+                "agents", 100...1_000_000, default: 100_000,
+                "agents of rollout and coldstart, five times those of provision"),
+            .integer(
+                "heartbeats", 10...1_000_000, default: 33_000,
+                "a second, wanted of coldstart's agents"),
             .integer(
                 "kafka-devices", 1_000...10_000_000, default: 100_000,
                 "devices of the runs on Kafka"),
@@ -27,7 +34,11 @@ enum Bench {
             return .done
         }
         Log.configure(minimum: .warning, format: .text)
-        let all = ["processor", "worker", "changes", "restart", "kafka"]
+        let all = [
+            "processor", "worker", "changes", "restart", "provision", "rollout", "coldstart",
+            "kafka",
+        ]
+        let agents = arguments.integer("agents")
         let names = arguments.operands.isEmpty ? all : arguments.operands
         let devices = arguments.integer("devices")
         for name in names where !all.contains(name) {
@@ -39,6 +50,11 @@ enum Bench {
                 if names.contains("worker") { try worker(count, ["worker"]) }
             }
             try worker(devices, names)
+        }
+        if names.contains("provision") { try provision(max(100, agents / 5)) }
+        if names.contains("rollout") { try rollout(agents) }
+        if names.contains("coldstart") {
+            try coldstart(agents, heartbeatsPerSecond: arguments.integer("heartbeats"))
         }
         if names.contains("kafka") { try BenchKafka.run(arguments) }
         return .done

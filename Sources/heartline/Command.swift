@@ -40,9 +40,11 @@ struct Option: Sendable {
     var help: String
     /// May be given several times.
     var repeats = false
+    /// Of the variable; `nil`: from the option's name.
+    var variable: String?
 
     var environmentName: String {
-        "HEARTLINE_" + name.uppercased().replacing("-", with: "_")
+        variable ?? "HEARTLINE_" + name.uppercased().replacing("-", with: "_")
     }
 
     /// What stands for the value in help texts; `nil` for a flag.

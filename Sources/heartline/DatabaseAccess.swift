@@ -16,6 +16,13 @@ enum DatabaseAccess {
         return try RunFile.read(in: arguments.text("data")).database
     }
 
+    /// An address as it may be shown: without its passwords.
+    static func shown(_ address: String) -> String {
+        address
+            .replacing(#/(://[^/?#@:]*:)[^/?#]*@/#) { "\($0.1)***@" }
+            .replacing(#/(password\s*=\s*)('(?:[^'\\]|\\.)*'|[^\s&]+)/#) { "\($0.1)***" }
+    }
+
     static func connect(_ arguments: Arguments, as role: String) throws -> PostgresConnection {
         try PostgresConnection(
             address(arguments), options: PostgresOptions(applicationName: "heartline \(role)"))

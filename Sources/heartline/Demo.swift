@@ -42,7 +42,7 @@ enum Demo {
     private static let faults =
         "silent=6%:25s/50s,tunnel-down=5%:15s/30s,stale=6%:30s/45s,recovering=3%:10s/30s,stopped=3%:20s/40s,flapping=2%"
 
-    static var pipeline: PipelineFile {
+    static var pipelines: [PipelineFile] {
         var settings = TunnelHealthSettings()
         settings.staleAfter = 12_000
         settings.offlineAfter = 8_000
@@ -51,16 +51,17 @@ enum Demo {
         settings.refresh = 0
         settings.frontEndSilence = 3_000
         settings.frontEndExpulsion = 10_000
-        var file = PipelineFile.builtIn
-        file.processor = .tunnelHealth(settings)
-        return file
+        return PipelineFile.Kind.all.map { kind in
+            if case .tunnelHealth = kind { return PipelineFile(builtIn: .tunnelHealth(settings)) }
+            return PipelineFile(builtIn: kind)
+        }
     }
 
     private static func run(
         _ arguments: Arguments, folder: String, _ isTemporary: Bool
     ) throws -> ExitCode {
         var settings = Instance.Settings(
-            roles: [.ingest, .process], data: folder, database: nil, pipelines: [pipeline],
+            roles: [.ingest, .process], data: folder, database: nil, pipelines: pipelines,
             partitions: arguments.optionalInteger("partitions").map { Int32($0) },
             retentionBytes: InstanceOptions.retentionBytes(arguments),
             frontEnd: {

@@ -12,7 +12,7 @@ struct DemoPicture {
     private var last: FleetStatus?
     /// Devices by state, a sample a second, the newest last.
     private var history: [[String: Int64]] = []
-    private var seen: [(state: String, at: Int64)] = []
+    private var seen: [(state: String, causes: String, at: Int64)] = []
 
     private static let samples = 60
 
@@ -38,6 +38,7 @@ struct DemoPicture {
 
               SELECT state, count(*) FROM heartline.device_status GROUP BY state;
               SELECT * FROM heartline.device_state_history ORDER BY started_at DESC LIMIT 10;
+              SELECT state, count(*), max(delay) FROM heartline.config_rollout GROUP BY state;
               SELECT kind, entity, opened_at, resolved_at FROM heartline.alerts ORDER BY opened_at DESC LIMIT 10;
 
 
@@ -76,7 +77,8 @@ struct DemoPicture {
         if history.count > Self.samples { history.removeFirst() }
         for state in FleetStatus.states where (status.states[state] ?? 0) > 0 {
             if !seen.contains(where: { $0.state == state }) {
-                seen.append((state, elapsed / 1_000))
+                seen.append(
+                    (state, FleetScreen.causes(of: state, in: status), elapsed / 1_000))
             }
         }
     }
@@ -91,8 +93,13 @@ struct DemoPicture {
         connection?.close()
         connection = nil
         guard !seen.isEmpty else { return }
-        let states = seen.map { "\($0.state) after \($0.at) s" }.joined(separator: ", ")
-        Terminal.write("\nStates that appeared: \(states).\n")
-        Terminal.write("To keep one running: heartline up, then heartline device add --count 10.\n")
+        let states = seen.map {
+            "\($0.state) after \($0.at) s" + ($0.causes.isEmpty ? "" : " (\($0.causes))")
+        }
+        Terminal.write("\nStates that appeared: \(states.joined(separator: ", ")).\n")
+        // As it was found this time, it will be found again.
+        let program = CommandLine.arguments.first ?? "heartline"
+        Terminal.write(
+            "To keep one running: \(program) up, then \(program) device add --count 10.\n")
     }
 }

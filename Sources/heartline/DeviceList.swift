@@ -22,7 +22,7 @@ enum DeviceList {
         let registry = try RegistryAccess.open(arguments, as: "device list")
         let devices = try registry.devices(limit: arguments.integer("limit"), after: after)
         if arguments.wantsJSON {
-            for device in devices { Terminal.write(try JSONText.line(DeviceDocument(device))) }
+            for device in devices { Terminal.write(try JSONText.line(device)) }
             return .done
         }
         var text =
@@ -41,36 +41,5 @@ enum DeviceList {
                 "\(devices.count) of \(count); --limit and --after show more\n", to: .errors)
         }
         return .done
-    }
-}
-
-/// A device of the registry for programs. No secrets.
-struct DeviceDocument: Encodable {
-    var device_id: String
-    var internal_ip: String
-    var public_key: String
-    var version: Int64
-    var suspended: Bool
-    var expected_interval_ms: Int64?
-    var created_at: String
-    /// What the pipelines say of it; `device show` only.
-    var status: Status?
-
-    struct Status: Encodable {
-        var state: String
-        var reason: String
-        var since: String
-        var last_seen: String?
-        var flapping: Bool
-    }
-
-    init(_ device: DeviceSummary) {
-        device_id = "\(device.device)"
-        internal_ip = device.internalAddress
-        public_key = device.publicKey
-        version = device.version
-        suspended = device.isSuspended
-        expected_interval_ms = device.expectedIntervalMilliseconds
-        created_at = "\(device.createdAt)"
     }
 }

@@ -4,6 +4,38 @@ import Postgres
 import Schemas
 import System
 
+/// A device of the registry with what the pipelines say of it, for programs. No secrets.
+private struct DeviceDocument: Encodable {
+    var device_id: String
+    var internal_ip: String
+    var public_key: String
+    var version: Int64
+    var suspended: Bool
+    var expected_interval_ms: Int64?
+    var created_at: String
+    var forwards: [PortForward]
+    var status: Status?
+
+    struct Status: Encodable {
+        var state: String
+        var reason: String
+        var since: String
+        var last_seen: String?
+        var flapping: Bool
+    }
+
+    init(_ device: DeviceSummary, _ forwards: [PortForward]) {
+        device_id = "\(device.device)"
+        internal_ip = device.internalAddress
+        public_key = device.publicKey
+        version = device.version
+        suspended = device.isSuspended
+        expected_interval_ms = device.expectedIntervalMilliseconds
+        created_at = "\(device.createdAt)"
+        self.forwards = forwards
+    }
+}
+
 /// `heartline device show`.
 enum DeviceShow {
     static let command = Command(
@@ -19,7 +51,7 @@ enum DeviceShow {
             throw Failure("showing \(id): the registry has no such device")
         }
         let connection = try DatabaseAccess.connect(arguments, as: "device show")
-        var document = DeviceDocument(device)
+        var document = DeviceDocument(device, try registry.forwards(of: id))
         document.status = try status(connection, id)
         if arguments.wantsJSON {
             Terminal.write(try JSONText.line(document))
@@ -36,6 +68,7 @@ enum DeviceShow {
         if let interval = device.expectedIntervalMilliseconds {
             text += "interval   \(DurationText.text(milliseconds: interval))\n"
         }
+        for forward in document.forwards { text += "forward    \(forward.text)\n" }
         if let status = document.status {
             text += "state      \(status.state) (\(status.reason)) since \(status.since)"
             text += "\(status.flapping ? ", flapping" : "")\n"

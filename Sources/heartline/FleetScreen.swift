@@ -78,14 +78,26 @@ enum FleetScreen {
             })
     }
 
-    /// One line, for where no terminal is.
+    /// One line, for where no terminal is: states, and why, but for the healthy ones.
     static func line(_ status: FleetStatus) -> String {
-        let parts = FleetStatus.states.compactMap { state in
-            status.states[state].flatMap { $0 == 0 ? nil : "\(state) \($0)" }
+        let parts = FleetStatus.states.compactMap { state -> String? in
+            guard let count = status.states[state], count > 0 else { return nil }
+            let causes = causes(of: state, in: status)
+            return "\(state) \(count)" + (causes.isEmpty ? "" : " (\(causes))")
         }
         let open = status.alerts.map(\.count).reduce(0, +)
         return (parts.isEmpty ? "no device judged yet" : parts.joined(separator: ", "))
-            + "; \(open) alerts open"
+            + "; \(open) \(open == 1 ? "alert" : "alerts") open"
+    }
+
+    /// `silent`, or `silent 3, front-end 1` where there are several; empty for states that are as they
+    /// should be.
+    static func causes(of state: String, in status: FleetStatus) -> String {
+        guard state != "healthy", state != "unknown", let reasons = status.reasons[state] else {
+            return ""
+        }
+        if reasons.count == 1 { return reasons[0].reason }
+        return reasons.prefix(3).map { "\($0.reason) \($0.count)" }.joined(separator: ", ")
     }
 
     private static func rate(_ perSecond: Double) -> String {

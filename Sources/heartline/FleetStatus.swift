@@ -7,6 +7,8 @@ import System
 struct FleetStatus {
     struct Partition {
         var pipeline: String
+        /// What the pipeline reads; `nil` if this release does not know the topic.
+        var source: Topic?
         var partition: Int32
         var committed: Int64
         var updatedAt: Int64
@@ -40,6 +42,8 @@ struct FleetStatus {
     var monotonic: Int64 = 0
     var registered: Int64 = 0
     var states: [String: Int64] = [:]
+    /// Why devices are in a state, the most frequent reason first.
+    var reasons: [String: [(reason: String, count: Int64)]] = [:]
     var alerts: [OpenAlerts] = []
     var partitions: [Partition] = []
     var changes: [Change] = []
@@ -53,9 +57,14 @@ struct FleetStatus {
         registered = try connection.execute("SELECT count(*) FROM heartline.devices").only().int8(0)
         outbox = try connection.execute("SELECT count(*) FROM heartline.outbox").only().int8(0)
         for row in try connection.execute(
-            "SELECT state, count(*) FROM heartline.device_status WHERE state <> 'removed' GROUP BY state"
-        ) {
-            states[try row.text(0)] = try row.int8(1)
+            """
+            SELECT state, reason, count(*) FROM heartline.device_status
+             WHERE state <> 'removed' GROUP BY state, reason ORDER BY count(*) DESC, reason
+            """)
+        {
+            let (state, count) = (try row.text(0), try row.int8(2))
+            states[state, default: 0] += count
+            reasons[state, default: []].append((try row.text(1), count))
         }
         for row in try connection.execute(
             """
@@ -70,13 +79,14 @@ struct FleetStatus {
         }
         for row in try connection.execute(
             """
-            SELECT pipeline, partition, next_offset, updated_at, owner
+            SELECT pipeline, partition, next_offset, updated_at, owner, topic
               FROM heartline.stream_partitions ORDER BY pipeline, partition
             """)
         {
             partitions.append(
                 Partition(
-                    pipeline: try row.text(0), partition: try row.int4(1),
+                    pipeline: try row.text(0), source: Topic(rawValue: try row.text(5)),
+                    partition: try row.int4(1),
                     committed: try row.int8(2),
                     updatedAt: milliseconds(postgres: try row.timestamptz(3)),
                     owner: try row.text(4)))
@@ -98,28 +108,40 @@ struct FleetStatus {
                     at: milliseconds(postgres: try row.timestamptz(4))))
         }
         guard let log else { return }
+        var ends: [TopicPartition: Int64] = [:]
         for index in partitions.indices {
-            // Every pipeline of this version reads heartbeats.
-            partitions[index].end = try? log.offsets(
-                of: TopicPartition(.heartbeats, partitions[index].partition)
-            ).next
+            guard let source = partitions[index].source else { continue }
+            let place = TopicPartition(source, partitions[index].partition)
+            if ends[place] == nil { ends[place] = try? log.offsets(of: place).next }
+            partitions[index].end = ends[place]
         }
+    }
+
+    /// Sums over the partitions that are read: several pipelines may read one.
+    private func sum(_ value: (Partition) -> Int64?) -> Int64 {
+        var least: [TopicPartition: Int64] = [:]
+        for partition in partitions {
+            guard let source = partition.source, let value = value(partition) else { continue }
+            let place = TopicPartition(source, partition.partition)
+            least[place] = min(least[place] ?? .max, value)
+        }
+        return least.values.reduce(0, +)
     }
 
     /// Records of the log a second since `earlier`; `nil` where that cannot be told.
     func recordsPerSecond(since earlier: FleetStatus?) -> Double? {
         guard let earlier, monotonic > earlier.monotonic else { return nil }
-        let before = earlier.partitions.compactMap(\.end).reduce(0, +)
-        let after = partitions.compactMap(\.end).reduce(0, +)
+        let before = earlier.sum { $0.end }
+        let after = sum { $0.end }
         guard partitions.contains(where: { $0.end != nil }), after >= before else { return nil }
         return Double(after - before) * 1_000 / Double(monotonic - earlier.monotonic)
     }
 
-    /// The same for what pipelines have stored.
+    /// The same for what every pipeline that reads them has stored.
     func storedPerSecond(since earlier: FleetStatus?) -> Double? {
         guard let earlier, monotonic > earlier.monotonic else { return nil }
-        let before = earlier.partitions.map(\.committed).reduce(0, +)
-        let after = partitions.map(\.committed).reduce(0, +)
+        let before = earlier.sum { $0.committed }
+        let after = sum { $0.committed }
         return Double(max(0, after - before)) * 1_000 / Double(monotonic - earlier.monotonic)
     }
 }

@@ -3,7 +3,7 @@ import Ingest
 
 /// A front-end, on whichever log.
 protocol RunningFrontEnd: Sendable {
-    func start() throws
+    func start(interrupt: () throws -> Void) throws
     @discardableResult func stop() -> Bool
     func url(isSecure: Bool) -> String
     var adminURL: String { get }

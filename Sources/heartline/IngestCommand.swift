@@ -11,7 +11,7 @@ enum IngestCommand {
             """,
         options: [
             InstanceOptions.data, requiredDatabase, InstanceOptions.partitions,
-            InstanceOptions.retention,
+            InstanceOptions.retention, InstanceOptions.spool,
         ] + LogAccess.options + InstanceOptions.frontEnd + InstanceOptions.logging
     ) { arguments in
         Signals.hold()

@@ -8,6 +8,7 @@ import Schemas
 import Sinks
 import Synchronization
 import System
+import TLS
 
 /// What runs in one process, and its way up and down.
 ///
@@ -35,12 +36,19 @@ final class Instance {
         /// a larger installation leave to an operator.
         var preparesAll = true
         var network: String?
+        /// Somebody asked for this `network`: another one that is stored already is an error.
+        var isNetworkGiven = false
         /// `nil`: the embedded log under `data`.
         var kafka: KafkaLogSettings?
+        /// Bytes that may wait for the cluster on disk.
+        var spoolBytes = 4 << 30
         /// Heartbeats are answered only when they are stored.
         var isHeartbeatAcked = false
         /// The operators' listener of a process without front-end; `nil`: none.
         var admin: ServerConfiguration?
+        /// What operators' token is read from; `nil`: `admin-token` under `data` where everything is
+        /// prepared, otherwise only the environment.
+        var adminTokenFile: String?
         /// Ports that are taken are no error: the system chooses others.
         var frontEndTakesAnyPort = false
     }
@@ -52,16 +60,20 @@ final class Instance {
     let readiness = Readiness()
     private(set) var databaseURL = ""
     private(set) var secrets: ServerSecrets?
+    private var adminToken: AdminToken?
     private(set) var frontEnd: (any RunningFrontEnd)?
     private(set) var pipelines: [RunningPipeline] = []
-    private var isSecure = false
+    /// The database may hold what our secrets have sealed.
+    private(set) var mayHaveStoredNetwork = false
+    /// Of the public listener.
+    private var tls: TLSContext?
     private var files: [PipelineFile]
     private var privateDatabase: PrivateDatabase?
     private(set) var eventLog: OpenLog?
     private var spool: SpoolingLog<KafkaLog>?
     /// Where the front-end has none of its own.
     private var adminListener: AdminListener?
-    private var stopRegistryOutbox: (() -> Void)?
+    private var stopRegistryOutbox: (@Sendable () -> Void)?
     private var lock: FileLock?
 
     init(_ settings: Settings) {
@@ -70,7 +82,7 @@ final class Instance {
     }
 
     /// Where devices send to; empty without a front-end.
-    var url: String { frontEnd?.url(isSecure: isSecure) ?? "" }
+    var url: String { frontEnd?.url(isSecure: tls != nil) ?? "" }
 
     /// Where operators look; empty if nowhere.
     var adminURL: String { adminListener?.url ?? frontEnd?.adminURL ?? "" }
@@ -80,12 +92,31 @@ final class Instance {
     /// Brings everything up; what was started is brought down again if that does not work out.
     /// - Parameter progress: told what is done next, for people.
     func start(_ progress: (String) -> Void) throws {
+        // Until then what has not begun yet has nothing to say of itself.
+        readiness.set(Self.startPart, "not everything is started yet")
         do {
             try bringUp(progress)
+            look()
+            readiness.set(Self.startPart, nil)
         } catch {
             stop()
             throw error
         }
+    }
+
+    /// The file that operators' token is read from, unless the environment has it.
+    var adminTokenFile: String? {
+        settings.adminTokenFile ?? (settings.preparesAll ? "\(settings.data)/admin-token" : nil)
+    }
+
+    private func readAdminToken() throws -> AdminToken? {
+        let token = try SecretFiles.adminToken(
+            environment: ProcessInfo.processInfo.environment, file: adminTokenFile,
+            makesFile: settings.preparesAll && settings.adminTokenFile == nil)
+        if token == nil {
+            Log.notice("the admin listener answers health only: no --admin-token-file is given")
+        }
+        return token
     }
 
     private func bringUp(_ progress: (String) -> Void) throws {
@@ -94,6 +125,11 @@ final class Instance {
         secrets = try SecretFiles.load(
             environment: ProcessInfo.processInfo.environment,
             directory: settings.preparesAll ? settings.data : nil)
+        if settings.roles.contains(.ingest) { adminToken = try readAdminToken() }
+        var frontEndSettings = try secrets.flatMap { try settings.frontEnd?($0) }
+        frontEndSettings?.adminToken = adminToken
+        // Before anything is started that takes seconds.
+        try InstanceChecks.addresses(settings, frontEndSettings)
         if let address = settings.database {
             databaseURL = address
         } else {
@@ -107,7 +143,6 @@ final class Instance {
         try checkInterrupt()
         let plan = try prepareDatabase(progress)
         try checkInterrupt()
-        let frontEndSettings = try secrets.flatMap { try settings.frontEnd?($0) }
         if let kafka = settings.kafka {
             try bringUp(onKafka: kafka, plan, frontEndSettings, progress)
         } else {
@@ -133,7 +168,16 @@ final class Instance {
         let log = try KafkaLog(kafka)
         eventLog = .kafka(log)
         readiness.set(Self.kafkaPart, log.fault)
-        if let admin = frontEndSettings?.admin ?? settings.admin { try startAdmin(admin) }
+        if let admin = frontEndSettings?.admin ?? settings.admin {
+            try startAdmin(
+                admin,
+                frontEndSettings.flatMap { settings in
+                    settings.adminToken.map {
+                        AdministrationSettings(
+                            databaseURL: databaseURL, secretKey: settings.secretKey, token: $0)
+                    }
+                })
+        }
         if settings.preparesAll {
             try wait(for: log, progress) { nil }
             try plan.create(in: log, retentionBytes: settings.retentionBytes)
@@ -147,6 +191,7 @@ final class Instance {
         frontEndSettings.startMilliseconds = 60_000
         var spoolSettings = SpoolSettings(directory: "\(settings.data)/spool")
         spoolSettings.topics = kafka.ackedTopics
+        spoolSettings.limitBytes = settings.spoolBytes
         // The registry's events have an outbox in the database and need no spool.
         startRegistryOutbox(log)
         let spooling = try SpoolingLog(log, spoolSettings)
@@ -155,6 +200,7 @@ final class Instance {
     }
 
     private static let kafkaPart = "kafka"
+    private static let startPart = "start"
 
     /// Waits until the cluster answers and nothing else is in the way.
     private func wait(
@@ -176,17 +222,24 @@ final class Instance {
             readiness.set(Self.kafkaPart, reason)
             guard let reason else { return }
             if told.isEmpty { progress("waiting for Kafka at \(log.settings.brokers)") }
-            if told != reason { Log.notice("waiting for Kafka", ["reason": reason]) }
+            if told != reason {
+                Log.notice("waiting for Kafka", ["reason": reason])
+            }
             told = reason
             try checkInterrupt()
             pause.wait(milliseconds: 200)
         }
     }
 
-    private func startAdmin(_ configuration: ServerConfiguration) throws {
-        let listener = try AdminListener(configuration, readiness: readiness)
+    private func startAdmin(
+        _ configuration: ServerConfiguration, _ administration: AdministrationSettings? = nil
+    ) throws {
+        let listener = try AdminListener(
+            configuration, readiness: readiness, administration: administration)
         adminListener = listener
         try listener.start()
+        // Long before all else is there.
+        Log.notice("operators are answered", ["admin": listener.url])
     }
 
     private func startRegistryOutbox<LogType: EventLog>(_ log: LogType) {
@@ -200,10 +253,11 @@ final class Instance {
     private func startFrontEnd<LogType: EventLog>(
         _ log: LogType, _ settings: FrontEndSettings
     ) throws {
-        isSecure = settings.server.tls != nil
+        tls = settings.server.tls
         let frontEnd = try bindFrontEnd(log, settings)
         self.frontEnd = frontEnd
-        try frontEnd.start()
+        // An end that is asked for meanwhile need not wait for the log.
+        try frontEnd.start { try checkInterrupt() }
     }
 
     private func bindFrontEnd<LogType: EventLog>(
@@ -263,7 +317,9 @@ final class Instance {
             if settings.preparesAll {
                 var network = NetworkSettings()
                 if let prefix = settings.network { network.prefix = prefix }
+                mayHaveStoredNetwork = true
                 try registry.prepareNetwork(network)
+                if settings.isNetworkGiven { try registry.checkPrefix(network.prefix) }
             } else {
                 do {
                     try registry.checkKey()
@@ -294,6 +350,10 @@ final class Instance {
 
     /// Looks after what can fail while running and tells the readiness.
     func look() {
+        // A front-end goes on without the cluster; a worker has nothing to do.
+        if !settings.roles.contains(.ingest), case .kafka(let log)? = eventLog {
+            readiness.set(Self.kafkaPart, log.fault)
+        }
         for pipeline in pipelines {
             let faults = pipeline.faults
             readiness.set(
@@ -303,9 +363,12 @@ final class Instance {
     }
 
     /// Waits until every part is ready.
+    /// - Parameters:
+    ///   - seconds: `nil`: as long as it takes; `/readyz` tells why.
+    ///   - hangup: called at that signal.
     /// - Throws: what is not, after `seconds`; `Interrupted` at a signal that ends the process.
-    func waitUntilReady(seconds: Int64) throws {
-        let end = SystemClock.monotonicMilliseconds() + seconds * 1_000
+    func waitUntilReady(seconds: Int64?, hangup: () -> Void) throws {
+        let end = seconds.map { SystemClock.monotonicMilliseconds() + $0 * 1_000 } ?? .max
         while true {
             look()
             let unready = readiness.unready
@@ -314,8 +377,10 @@ final class Instance {
                 let reasons = unready.map { "\($0.part): \($0.reason)" }.joined(separator: "\n  ")
                 throw Failure("starting: not everything became ready:\n  \(reasons)")
             }
-            if let signal = Signals.wait(milliseconds: 20), signal != .hangup {
-                throw Interrupted()
+            switch Signals.wait(milliseconds: 20) {
+            case .terminate, .interrupt: throw Interrupted()
+            case .hangup: hangup()
+            case nil: break
             }
         }
     }
@@ -338,14 +403,23 @@ final class Instance {
                     to: .errors)
                 continue
             }
-            if files[index].processor == file.processor {
-                Terminal.write("The pipeline \(file.name) has not changed.\n", to: .errors)
-            } else if case .tunnelHealth(let values) = file.processor {
-                pipeline.reconfigure(values)
-                files[index] = file
+            let waiting = file.waitingForStart(comparedTo: files[index])
+            if !waiting.isEmpty {
+                Terminal.write(
+                    "The pipeline \(file.name): \(waiting.joined(separator: ", ")) changed, which waits for the next start.\n",
+                    to: .errors)
+            }
+            // Another processor cannot take the place of the one that runs.
+            let isSame = files[index].processor.name == file.processor.name
+            if isSame, files[index].processor != file.processor {
+                pipeline.reconfigure(file.processor)
+                // What waits for the next start is told of again at the next reload.
+                files[index].processor = file.processor
                 Terminal.write(
                     "The pipeline \(file.name) goes on with settings \(file.settingsRevision).\n",
                     to: .errors)
+            } else if waiting.isEmpty {
+                Terminal.write("The pipeline \(file.name) has not changed.\n", to: .errors)
             }
         }
         for file in files where !newest.contains(where: { $0.name == file.name }) {
@@ -355,6 +429,21 @@ final class Instance {
         }
     }
 
+    /// Reads the certificate's files again. New connections get the new certificate; those that are
+    /// open go on. Files with a fault change nothing.
+    func reloadCertificate() {
+        guard let tls else { return }
+        do throws(TLSError) {
+            try tls.reload()
+        } catch {
+            Terminal.write("The old certificate stays in use:\n\(error)\n", to: .errors)
+            return
+        }
+        Terminal.write(
+            "The certificate in \(tls.files.certificateChain) was read again.\n", to: .errors)
+        for warning in tls.warnings { Log.warning("TLS", ["tls.warning": warning]) }
+    }
+
     // MARK: - Down
 
     /// Ends everything in order: no more requests, what came is in the log, what was read is in the
@@ -362,12 +451,21 @@ final class Instance {
     func stop() {
         let deadline = SystemClock.monotonicMilliseconds() + Self.stopMilliseconds
         if lock != nil { RunFile.remove(in: settings.data) }
+        // A database or a cluster that hangs can hold up what waits for it. All of it can be cut: what
+        // was not stored is read again.
+        let isDown = Waker()
+        if !settings.preparesAll { Self.cut(after: Self.stopMilliseconds + 500, unless: isDown) }
+        // These wait for the log by themselves, beside the rest.
+        let outboxEnd = stopRegistryOutbox.map { stop in
+            SystemThread.start("outbox-end") { stop() }
+        }
+        if case .kafka(let log)? = eventLog { log.beginClosing() }
         frontEnd?.stop()
         for pipeline in pipelines {
             pipeline.stop(
                 milliseconds: max(100, deadline - 2_000 - SystemClock.monotonicMilliseconds()))
         }
-        stopRegistryOutbox?()
+        outboxEnd?.join()
         spool?.close()
         eventLog?.close()
         adminListener?.stop()
@@ -380,6 +478,16 @@ final class Instance {
         eventLog = nil
         privateDatabase = nil
         lock = nil
+        isDown.signal()
+    }
+
+    /// Ends the process if `isDown` is not signalled in time.
+    private static func cut(after milliseconds: Int64, unless isDown: Waker) {
+        SystemThread.start("cut") {
+            guard !isDown.wait(milliseconds: milliseconds) else { return }
+            Log.warning("the end took too long and was cut; the next start goes on where it stood")
+            _exit(0)
+        }.detach()
     }
 }
 

@@ -15,13 +15,16 @@ enum InstanceOptions {
         "admin", "where operators come to (default: nowhere)")
     static let pipelines = Option.path(
         "pipelines", "DIR", default: "pipelines",
-        "pipeline files; where the default is not there, tunnel health with its defaults")
+        "pipeline files; where the default is not there, every pipeline with its defaults")
     static let partitions = Option.integer(
         "partitions", 1...1_024,
         "of every topic, when it is first made (default: \(TopicPlan.embeddedDefault))")
     static let retention = Option.integer(
         "retention-gib", 1...100_000, default: 8, "size in GiB above which a topic loses its oldest"
     )
+    static let spool = Option.integer(
+        "spool-mib", 1...100_000_000, default: 4_096,
+        "size in MiB of what may wait under --data while Kafka is away; above it devices get 503")
     static let database = Option.text(
         "database", "URL", "address of PostgreSQL, as libpq takes it")
     static let loops = Option.integer(
@@ -34,6 +37,16 @@ enum InstanceOptions {
     static let certificate = Option.path(
         "tls-certificate", "FILE", "PEM chain; with --tls-key, the public listener speaks TLS")
     static let key = Option.path("tls-key", "FILE", "PEM private key of --tls-certificate")
+    static let clientAuthority = Option.path(
+        "tls-client-ca", "FILE",
+        "PEM authorities of client certificates: a client is asked for one, whose subject CN must be the id of the device it speaks for"
+    )
+    static let clientRequired = Option.flag(
+        "tls-client-required", "refuse clients without a certificate of --tls-client-ca")
+    static let adminToken = Option.path(
+        "admin-token-file", "FILE",
+        "what operators show to /admin/v1, readable by its owner only; or HEARTLINE_ADMIN_TOKEN (default: up makes DIR/admin-token; other roles answer health only)"
+    )
     static let provisionLimit = Option.integer(
         "provision-limit", 0...1_000_000, default: 60,
         "provisionings at once, and again each minute, from one client address; 0: no limit")
@@ -52,8 +65,8 @@ enum InstanceOptions {
         "IPv4 prefix of device addresses, fixed at the first start")
 
     static let frontEnd = [
-        listen, admin, loops, durability, certificate, key, insecure, frontEndName,
-        provisionLimit,
+        listen, admin, adminToken, loops, durability, certificate, key, clientAuthority,
+        clientRequired, insecure, frontEndName, provisionLimit,
     ]
     static let logging = [logLevel, logFormat]
 
@@ -130,11 +143,22 @@ enum InstanceOptions {
     }
 
     private static func tls(_ arguments: Arguments) throws -> TLSContext? {
+        let authority = arguments.optionalText("tls-client-ca")
+        let isRequired = arguments.flag("tls-client-required")
+        if isRequired, authority == nil {
+            throw UsageError("--tls-client-required needs --tls-client-ca")
+        }
         switch (arguments.optionalText("tls-certificate"), arguments.optionalText("tls-key")) {
-        case (nil, nil): return nil
+        case (nil, nil):
+            guard authority == nil else {
+                throw UsageError("--tls-client-ca needs --tls-certificate and --tls-key")
+            }
+            return nil
         case (let certificate?, let key?):
             let context = try TLSContext(
-                TLSContext.Files(certificateChain: certificate, privateKey: key))
+                TLSContext.Files(
+                    certificateChain: certificate, privateKey: key, clientAuthority: authority,
+                    requiresClientCertificate: isRequired))
             for warning in context.warnings { Log.warning("TLS", ["tls.warning": warning]) }
             return context
         default: throw UsageError("--tls-certificate and --tls-key go together")

@@ -34,7 +34,7 @@ enum LogAccess {
             for text in arguments.all("kafka-config") { properties.append(try .init(text)) }
             var settings = try KafkaLogSettings(brokers: brokers, properties: properties)
             // Within the ten seconds that an orderly end may take.
-            settings.closeMilliseconds = 1_500
+            settings.closeMilliseconds = 1_000
             return settings
         } catch {
             throw UsageError(error.reason)
@@ -59,6 +59,7 @@ enum LogAccess {
         if var settings = try kafkaSettings(arguments) {
             // Asked once a partition; who looks does not want to wait long for a cluster that is away.
             settings.requestMilliseconds = 2_000
+            settings.isWatched = false
             return .kafka(try KafkaLog(settings))
         }
         let folder = folder(in: arguments.text("data"))

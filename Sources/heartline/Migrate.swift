@@ -16,6 +16,7 @@ enum Migrate {
             """,
         options: DatabaseAccess.options + [InstanceOptions.network]
     ) { arguments in
+        try InstanceChecks.network(arguments)
         let connection = try DatabaseAccess.connect(arguments, as: "migrate")
         let applied = try Migrator.migrate(connection, try Migrations.load())
         if applied.isEmpty { Terminal.write("The database is up to date.\n") }

@@ -32,13 +32,12 @@ enum PipelineResume {
                     + " with --data")
         }
         defer { log.close() }
-        let place = TopicPartition(.heartbeats, partition)
-        let range = try log.log.offsets(of: place)
         let connection = try DatabaseAccess.connect(arguments, as: "pipeline resume")
         let stored = try connection.execute(
             """
             SELECT next_offset, least(next_offset, (SELECT min(snapshot_offset) FROM heartline.snapshots s
-                                                     WHERE (s.pipeline, s.partition) = ($1, $2)))
+                                                     WHERE (s.pipeline, s.partition) = ($1, $2))),
+                   topic
               FROM heartline.stream_partitions WHERE pipeline = $1 AND partition = $2
             """, .text(name), .int4(partition))
         guard let row = stored.first else {
@@ -46,6 +45,12 @@ enum PipelineResume {
                 "resuming pipeline \(name), partition \(partition): it never ran. SELECT pipeline,"
                     + " partition FROM heartline.stream_partitions tells what did")
         }
+        let topic = try row.text(2)
+        guard let source = Topic(rawValue: topic) else {
+            throw Failure(
+                "resuming pipeline \(name): its topic \(topic) is not known to this release")
+        }
+        let range = try log.log.offsets(of: TopicPartition(source, partition))
         // What a restart reads again begins at the snapshot.
         let (next, needed) = (try row.int8(0), try row.int8(1))
         guard needed < range.earliest else {

@@ -23,7 +23,10 @@ enum ProcessCommand {
             try Service.settings(arguments, roles: .process, preparesAll: false))
         return try Service.run(instance, arguments) { instance in
             let names = instance.settings.pipelines.map(\.name).joined(separator: ", ")
-            Terminal.write("heartline \(Version.current) runs the pipelines \(names)\n")
+            let admin =
+                instance.adminURL.isEmpty ? "" : "  admin       \(instance.adminURL)/readyz\n"
+            Terminal.write(
+                "heartline \(Version.current) runs the pipelines \(names)\n\(admin)")
         }
     }
 }

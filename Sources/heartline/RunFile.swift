@@ -8,7 +8,8 @@ struct RunFile: Codable {
     var listen: String
     /// Where the admin listener is.
     var admin: String
-    /// A libpq connection string. Holds no password: the private database is entered by its socket.
+    /// A libpq connection string: with a password only if `--database` had one, the private database is
+    /// entered by its socket.
     var database: String
     var pid: Int32
 

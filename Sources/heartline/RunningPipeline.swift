@@ -3,7 +3,6 @@ import Pipeline
 import Processors
 import Schemas
 import Sinks
-import Synchronization
 import System
 
 /// One pipeline at work: its worker, its sink and its place in the log.
@@ -12,62 +11,88 @@ final class RunningPipeline {
     private let thread: WorkerThread
     private let sink: PostgresSink
     private let producer: any EventProducer
-    private let mailbox: SettingsMailbox<TunnelHealthSettings>
-    private let failures: Failures
-
-    private final class Failures: Sendable {
-        let first = Mutex<EventLogError?>(nil)
-    }
+    /// Hands new settings to the worker, if they are its processor's.
+    private let post: (PipelineFile.Kind) -> Void
 
     /// - Parameters:
     ///   - database: as libpq takes it.
     ///   - owner: host and process, for people.
-    init<LogType: EventLog>(
+    convenience init<LogType: EventLog>(
         _ file: PipelineFile, log: LogType, database: String, owner: String,
         outputPartitions: [Topic: Int32]
     ) throws where LogType.Consumer: SendableMetatype {
+        let place = Place(
+            database: database, owner: owner, outputPartitions: outputPartitions)
+        // A worker is of its processor's type, so that nothing is looked up for each record.
+        switch file.processor {
+        case .tunnelHealth(let values):
+            try self.init(file, log, place, TunnelHealth.self, ProcessorSettings(values)) {
+                if case .tunnelHealth(let newest) = $0 { ProcessorSettings(newest) } else { nil }
+            }
+        case .configHash(let values):
+            try self.init(file, log, place, ConfigHash.self, ProcessorSettings(values)) {
+                if case .configHash(let newest) = $0 { ProcessorSettings(newest) } else { nil }
+            }
+        case .configDelivery(let values):
+            try self.init(file, log, place, ConfigDelivery.self, ProcessorSettings(values)) {
+                if case .configDelivery(let newest) = $0 { ProcessorSettings(newest) } else { nil }
+            }
+        }
+    }
+
+    private struct Place {
+        var database: String
+        var owner: String
+        var outputPartitions: [Topic: Int32]
+    }
+
+    /// - Parameter newest: the settings of a file that was read again; `nil` if they are another
+    ///   processor's.
+    private init<LogType: EventLog, P: Processor>(
+        _ file: PipelineFile, _ log: LogType, _ place: Place, _ type: P.Type,
+        _ processor: ProcessorSettings<P.Settings>,
+        newest: @escaping (PipelineFile.Kind) -> ProcessorSettings<P.Settings>?
+    ) throws where LogType.Consumer: SendableMetatype {
         name = file.name
-        var settings = WorkerSettings(pipeline: file.name, outputPartitions: outputPartitions)
-        settings.commitInterval = file.commitInterval
-        settings.omittedTables = file.omittedTables
-        settings.omittedTopics = file.omittedTopics
-        settings.ingestSilentAfter = file.source == .heartbeats ? 30_000 : nil
         let waker = Waker()
         let producer = try log.makeProducer(ProducerSettings())
         self.producer = producer
         sink = PostgresSink(
             PostgresSink.Settings(
-                address: database, pipeline: file.name, source: file.source,
-                tables: TunnelHealth.tables, owner: owner), waker: waker)
-        mailbox = SettingsMailbox(waker: waker)
-        let failures = Failures()
-        self.failures = failures
-        let values =
-            switch file.processor {
-            case .tunnelHealth(let values): values
-            }
+                address: place.database, pipeline: file.name, source: file.source,
+                tables: P.tables, owner: place.owner), waker: waker)
+        let mailbox = SettingsMailbox<P.Settings>(waker: waker)
+        post = { kind in if let settings = newest(kind) { mailbox.post(settings) } }
         let (source, group) = (file.source, file.name)
         thread = WorkerThread.start(
-            TunnelHealth.self, settings: settings, processor: ProcessorSettings(values),
+            type, settings: Self.workerSettings(file, place), processor: processor,
             mailbox: mailbox, producer: producer, store: sink, waker: waker
         ) { () throws(EventLogError) in
             try log.makeConsumer(of: source, group: group, waker: waker)
-        } failed: { error in
-            failures.first.withLock { $0 = error }
         }
     }
 
-    /// Why the pipeline is not ready; empty if it is.
-    var faults: [String] {
-        if let failure = failures.first.withLock({ $0 }) { return ["\(failure)"] }
-        let status = thread.board.current
-        return status.partitions.isEmpty ? ["no partitions are assigned yet"] : status.faults
+    private static func workerSettings(_ file: PipelineFile, _ place: Place) -> WorkerSettings {
+        var settings = WorkerSettings(
+            pipeline: file.name, outputPartitions: place.outputPartitions)
+        settings.commitInterval = file.commitInterval
+        settings.omittedTables = file.omittedTables
+        settings.omittedTopics = file.omittedTopics
+        switch file.processor {
+        // One pipeline watches over the front-ends' beacons.
+        case .tunnelHealth: settings.ingestSilentAfter = 30_000
+        // A change must not wait for a snapshot of a whole fleet, and little comes after one.
+        case .configHash: settings.snapshotInterval = 300_000
+        case .configDelivery: break
+        }
+        return settings
     }
 
-    /// Takes effect in each partition at a commit.
-    func reconfigure(_ settings: TunnelHealthSettings) {
-        mailbox.post(ProcessorSettings(settings))
-    }
+    /// Why the pipeline is not ready; empty if it is.
+    var faults: [String] { thread.board.current.faults }
+
+    /// Takes effect in each partition at a commit. Settings of another processor are ignored.
+    func reconfigure(_ settings: PipelineFile.Kind) { post(settings) }
 
     /// Commits what was applied and gives the partitions up, in so many milliseconds at most; what
     /// is not stored by then is read again at the next start.

@@ -12,7 +12,7 @@ enum Service {
             guard !arguments.given.contains("pipelines") else {
                 throw Failure("reading pipelines: there is no folder \(folder)")
             }
-            return [.builtIn]
+            return PipelineFile.builtIn
         }
         let files = try PipelineFile.loadFolder(folder)
         if files.isEmpty {
@@ -39,6 +39,7 @@ enum Service {
                     salt: [UInt8](repeating: 0, count: 16),
                     secretKey: [UInt8](repeating: 0, count: 32)))
         }
+        let kafka = try LogAccess.kafkaSettings(arguments)
         let pipelines = roles.contains(.process) ? try pipelineFiles(arguments) : []
         var settings = Instance.Settings(
             roles: roles, data: try dataFolder(arguments),
@@ -49,7 +50,9 @@ enum Service {
             frontEnd: roles.contains(.ingest)
                 ? { try InstanceOptions.frontEnd(arguments, secrets: $0) } : nil,
             preparesAll: preparesAll, network: arguments.optionalText("network"))
-        settings.kafka = try LogAccess.kafkaSettings(arguments)
+        settings.kafka = kafka
+        if roles == .ingest { settings.spoolBytes = arguments.integer("spool-mib") << 20 }
+        settings.adminTokenFile = arguments.optionalText("admin-token-file")
         settings.isHeartbeatAcked = arguments.optionalText("heartbeats") == "acked"
         if !roles.contains(.ingest) {
             settings.admin = try InstanceOptions.workerAdmin(arguments)
@@ -66,7 +69,14 @@ enum Service {
         do {
             try instance.start { Terminal.write("\($0) ...\n", to: .errors) }
             defer { instance.stop() }
-            try instance.waitUntilReady(seconds: 120)
+            func reload() {
+                instance.reloadCertificate()
+                guard instance.settings.roles.contains(.process) else { return }
+                instance.reload { try pipelineFiles(arguments) }
+            }
+            // A role of a larger installation waits for the others; starting again would not help it.
+            try instance.waitUntilReady(
+                seconds: instance.settings.preparesAll ? 120 : nil, hangup: reload)
             try whenReady(instance)
             while true {
                 let signal = Signals.wait(milliseconds: 1_000)
@@ -74,10 +84,7 @@ enum Service {
                 case .terminate, .interrupt:
                     Log.notice("stopping")
                     return .done
-                case .hangup:
-                    if instance.settings.roles.contains(.process) {
-                        instance.reload { try pipelineFiles(arguments) }
-                    }
+                case .hangup: reload()
                 case nil: break
                 }
                 instance.look()

@@ -50,7 +50,7 @@ struct TopicPlan {
         for (topic, count) in partitions.sorted(by: { $0.key.rawValue < $1.key.rawValue }) {
             guard let found = try log.partitionCount(of: topic) else {
                 return
-                    "topic \(topic.rawValue) does not exist; make the topics with heartline topics create"
+                    "topic \(topic.rawValue) does not exist, or this user may not see it; make the topics with heartline topics create"
             }
             guard found == count else {
                 throw Failure(

@@ -58,6 +58,7 @@ enum Topics {
 
     private static func open(_ arguments: Arguments) throws -> OpenLog {
         if var settings = try LogAccess.kafkaSettings(arguments) {
+            settings.isWatched = false
             settings.replication = arguments.optionalInteger("replication").map { Int32($0) } ?? -1
             return .kafka(try KafkaLog(settings))
         }

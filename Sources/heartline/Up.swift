@@ -8,7 +8,8 @@ enum Up {
         details: """
             Makes what is missing under --data: secrets, a private PostgreSQL (unless --database is given),
             tables, topics. When all is ready it prints where things are, and writes it to DIR/run.json, by
-            which other commands find it. SIGHUP reads the pipeline files again; SIGTERM and Ctrl-C end it
+            which other commands find it. SIGHUP reads the pipeline files and the
+            certificate again; SIGTERM and Ctrl-C end it
             in order.
             """,
         options: [
@@ -18,11 +19,25 @@ enum Up {
     ) { arguments in
         Signals.hold()
         InstanceOptions.configureLog(arguments)
-        let instance = Instance(
-            try Service.settings(arguments, roles: [.ingest, .process], preparesAll: true))
-        return try Service.run(instance, arguments) { instance in
-            let file = try Service.writeRunFile(instance)
-            Terminal.write(description(instance, file))
+        try InstanceChecks.network(arguments)
+        let folder = DataFolder(arguments.text("data"))
+        var settings = try Service.settings(
+            arguments, roles: [.ingest, .process], preparesAll: true)
+        settings.isNetworkGiven = arguments.given.contains("network")
+        let instance = Instance(settings)
+        var wasReady = false
+        do {
+            return try Service.run(instance, arguments) { instance in
+                let file = try Service.writeRunFile(instance)
+                wasReady = true
+                Terminal.write(description(instance, file))
+            }
+        } catch {
+            if !wasReady {
+                folder.removeIfNew(
+                    isInUse: settings.database != nil && instance.mayHaveStoredNetwork)
+            }
+            throw error
         }
     }
 
@@ -33,7 +48,8 @@ enum Up {
               heartbeats  POST \(file.listen)/api/v1/heartbeat
               agents      POST \(file.listen)/api/v1/provision
               admin       \(file.admin)/readyz
-              database    psql '\(file.database)'
+              operators   \(file.admin)/admin/v1, with the token in \(instance.adminTokenFile ?? "")
+              database    psql '\(DatabaseAccess.shown(file.database))'
               data        \(instance.settings.data)
               pipelines   \(pipelines.joined(separator: ", "))
 

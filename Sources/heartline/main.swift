@@ -7,7 +7,12 @@ import System
 let commands: [Command] = [
     Up.command, Demo.command, IngestCommand.command, ProcessCommand.command, Migrate.command,
     Topics.create, Topics.check, DeviceAdd.command, DeviceList.command, DeviceShow.command,
-    Simulate.command, Status.command, Prune.command, PipelineLint.command, PipelineTest.command,
+    DeviceChanges.suspend, DeviceChanges.resume, DeviceChanges.rotate, DeviceChanges.remove,
+    DeviceChanges.interval, ForwardCommands.list, ForwardCommands.add, ForwardCommands.remove,
+    ForwardCommands.set, TokenCommands.create, TokenCommands.list, TokenCommands.revoke,
+    AuditList.command,
+    Simulate.command, Status.command, Prune.command, PipelineLint.command,
+    PipelineTest.command,
     PipelineResume.command, Bench.command,
     Version.command,
 ]
@@ -29,7 +34,6 @@ func find(_ words: [String]) throws(UsageError) -> (command: Command, rest: [Str
         }
         throw UsageError(message)
     }
-    if words.count == 1 { throw UsageError("heartline \(words[0]) needs a command") }
     var message = "unknown command \"\(words[0]) \(words[1])\""
     let names = group.map { String($0.name.dropFirst(words[0].count + 1)) }
     if let near = NearestName.of(words[1], among: names) {
@@ -51,6 +55,10 @@ func run(_ words: [String]) -> ExitCode {
     if !group.isEmpty, words.count >= 2, ["help", "--help", "-h"].contains(words[1]) {
         Terminal.write(Help.group(words[0], group))
         return .done
+    }
+    if !group.isEmpty, words.count == 1, !commands.contains(where: { $0.name == words[0] }) {
+        Terminal.write(Help.group(words[0], group), to: .errors)
+        return .usage
     }
     var pointer = "heartline --help"
     do {

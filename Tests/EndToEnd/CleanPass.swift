@@ -25,10 +25,9 @@ struct CleanPass {
     init(_ log: EmbeddedLog, pipelines: String, ends: [Int32: Int64]) throws {
         let files = try PipelineFile.loadFolder(pipelines)
         let file = try #require(files.first { $0.name == "tunnel-health" })
-        let settings =
-            switch file.processor {
-            case .tunnelHealth(let values): values
-            }
+        guard case .tunnelHealth(let settings) = file.processor else {
+            throw OtherProcessor(name: file.processor.name)
+        }
         let consumer = try log.makeConsumer(of: .heartbeats, group: "clean pass", waker: Waker())
         _ = try consumer.nextAssignmentChange()
         let decoder = HeartbeatsDecoder()
@@ -61,6 +60,11 @@ struct CleanPass {
             }
             consumer.pause(partition)
         }
+    }
+
+    /// The pipeline `tunnel-health` has another processor than its name says.
+    struct OtherProcessor: Error {
+        var name: String
     }
 
     /// The log ends before what the tables say they were made from.

@@ -96,15 +96,23 @@ final class HeartlineProcess: Sendable {
     private let life = Life()
     private let thread: SystemThread
 
-    init(_ words: [String], environment: [String: String] = [:], in directory: String? = nil) throws
-    {
+    /// - Parameters:
+    ///   - executable: another program than the built one.
+    ///   - input: what it reads from its standard input; `nil`: that of the tests.
+    init(
+        _ words: [String], environment: [String: String] = [:], in directory: String? = nil,
+        executable: String = Executable.url.path, input: String? = nil
+    ) throws {
         folder = try TemporaryFolder()
+        let redirection = input == nil ? "" : " <\"${out%/*}/input\""
+        if let input { _ = try folder.write(input, to: "input") }
         // The shell puts output and errors apart and is gone then.
         var settings = ChildProcess.Settings(
             "/bin/sh",
             [
-                "-c", "out=$1 err=$2; shift 2; exec \"$@\" >\"$out\" 2>\"$err\"", "sh",
-                folder.path + "/output", folder.path + "/errors", Executable.url.path,
+                "-c",
+                "out=$1 err=$2; shift 2; exec \"$@\" >\"$out\" 2>\"$err\"\(redirection)", "sh",
+                folder.path + "/output", folder.path + "/errors", executable,
             ] + words)
         settings.deathSignal = SIGKILL
         settings.workingDirectory = directory

@@ -49,30 +49,18 @@ import Testing
         }
     }
 
-    /// A port that was free a moment ago.
-    private func freePort() throws -> UInt16 {
-        let listener = try AdminPort()
-        return listener.port
-    }
-
-    private func readiness(_ port: UInt16) -> RawResponse? {
-        try? RawClient(host: "127.0.0.1", port: port).request("GET", "/readyz", body: [])
-    }
-
     @Test(
         "a front-end that finds no broker, or no topics, is not ready and says why, until they are there",
         .timeLimit(.minutes(5)))
     func waitsForTheCluster() async throws {
         let installation = try await Installation()
         installation.mock.cluster.setBroker(isUp: false)
-        let port = try freePort()
         let ingest = try installation.start([
-            "ingest", "--partitions", "2", "--listen", "127.0.0.1:0", "--admin",
-            "127.0.0.1:\(port)",
+            "ingest", "--partitions", "2", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0",
         ])
         #expect(
             await holds(within: 60) {
-                let answer = readiness(port)
+                let answer = ingest.askReadiness()
                 return answer?.status == 503
                     && answer?.text.contains("connecting to Kafka at 127.0.0.1:") == true
             }, "\(ingest.errors())")
@@ -80,12 +68,12 @@ import Testing
         installation.mock.cluster.setBroker(isUp: true)
         #expect(
             await holds(within: 60) {
-                readiness(port)?.text.contains("make the topics with heartline topics create")
+                ingest.askReadiness()?.text.contains("make the topics with heartline topics create")
                     == true
             }, "\(ingest.errors())")
         try installation.makeTopics(partitions: 2)
         #expect(
-            await holds(within: 60) { readiness(port)?.status == 200 }, "\(ingest.errors())")
+            await holds(within: 60) { ingest.askReadiness()?.status == 200 }, "\(ingest.errors())")
         ingest.send(SIGTERM)
         #expect(await ingest.waitForEnd() == 0)
     }
@@ -214,6 +202,201 @@ import Testing
         #expect(pass.lastSeen.count == 40)
     }
 
+    @Test(
+        "what was answered while the brokers were away is in the log in its order, also after kill -9",
+        .timeLimit(.minutes(10)))
+    func spools() async throws {
+        let installation = try await Installation()
+        try installation.makeTopics(partitions: 2)
+        let words = [
+            "ingest", "--partitions", "2", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0",
+            "--heartbeats", "acked", "--spool-mib", "1",
+        ]
+        let ingest = try installation.start(words)
+        let added = try await installation.run(["device", "add"])
+        let device = try #require(DeviceID(String(added.output.dropLast())), "\(added.errors)")
+        #expect(
+            await holds(within: 120) { ingest.output().contains("/readyz") },
+            "\(ingest.errors())")
+        var next = 0
+        var accepted: [Int] = []
+        func post(_ process: HeartlineProcess) throws -> RawResponse {
+            let port = try #require(process.heartbeatPort)
+            let answer = try RawClient(host: "127.0.0.1", port: port).request(
+                "POST", "/api/v1/heartbeat",
+                body: """
+                    {"device_id":"\(device)","tunnel_up":true,"state":"n\(next)"}
+                    """.utf8)
+            if answer.status == 200 { accepted.append(next) }
+            next += 1
+            return answer
+        }
+        for _ in 0..<20 { #expect(try post(ingest).status == 200) }
+        installation.mock.cluster.setBroker(isUp: false)
+        // The spool takes them, until it is full.
+        var answer = try post(ingest)
+        #expect(answer.status == 200)
+        while answer.status == 200, next < 50_000 { answer = try post(ingest) }
+        try #require(answer.status == 503)
+        #expect(accepted.count > 1_000)
+        var waits: Set<Int> = []
+        for _ in 0..<60 {
+            let refused = try post(ingest)
+            guard refused.status == 503 else { continue }
+            let seconds = try #require(refused.headers["retry-after"].flatMap { Int($0) })
+            #expect((1...10).contains(seconds))
+            waits.insert(seconds)
+        }
+        #expect(waits.count > 1, "devices would all come again at once")
+        // That nothing is heard of device-configs meanwhile takes no front-end out of service.
+        #expect(
+            await holds(within: 120) { ingest.errors().contains("following device-configs") })
+        #expect(ingest.askReadiness()?.status == 200)
+
+        ingest.send(SIGKILL)
+        _ = await ingest.waitForEnd()
+        let second = try installation.start(words)
+        installation.mock.cluster.setBroker(isUp: true)
+        #expect(
+            await holds(within: 120) { second.output().contains("/readyz") },
+            "\(second.errors())")
+        #expect(
+            await holds(within: 120) { second.errors().contains("the spool is empty") },
+            "\(second.errors())")
+        #expect(try post(second).status == 200)
+        // An end in order, also with beacons that no broker takes.
+        installation.mock.cluster.setBroker(isUp: false)
+        #expect(
+            await holds(within: 120) { second.errors().contains("Kafka does not answer") })
+        second.send(SIGTERM)
+        #expect(await second.waitForEnd() == 0, "\(second.errors())")
+        #expect(!second.errors().contains("was cut"), "\(second.errors())")
+        installation.mock.cluster.setBroker(isUp: true)
+
+        let log = try installation.mock.makeLog()
+        defer { log.close() }
+        let waker = Waker()
+        let consumer = try log.makeConsumer(of: .heartbeats, group: "all", waker: waker)
+        try consumer.startAll(waker)
+        var total = 0
+        for partition in Int32(0)..<2 {
+            total += Int(try log.offsets(of: TopicPartition(.heartbeats, partition)).next)
+        }
+        var first: [Int] = []
+        var seen: Set<Int> = []
+        for record in try consumer.collect(total, waker) {
+            let text = String(decoding: record.value ?? [], as: UTF8.self)
+            guard let place = text.firstRange(of: "\"n"),
+                let number = Int(text[place.upperBound...].prefix { $0.isNumber })
+            else { continue }
+            if seen.insert(number).inserted { first.append(number) }
+        }
+        let missing = accepted.filter { !seen.contains($0) }
+        #expect(missing.isEmpty, "\(missing.count) of \(accepted.count)")
+        #expect(first == first.sorted())
+    }
+
+    @Test(
+        "a worker says that the cluster has gone, ends in order without it, and goes on with it",
+        .timeLimit(.minutes(5)))
+    func clusterGoes() async throws {
+        let installation = try await Installation()
+        try installation.makeTopics(partitions: 2)
+        let words = ["process", "--partitions", "2", "--admin", "127.0.0.1:0"]
+        let worker = try installation.start(words)
+        #expect(await holds(within: 120) { worker.askReadiness()?.status == 200 })
+        installation.mock.cluster.setBroker(isUp: false)
+        #expect(
+            await holds(within: 120) {
+                let answer = worker.askReadiness()
+                return answer?.status == 503
+                    && answer?.text.contains("connecting to Kafka at") == true
+            })
+        installation.mock.cluster.setBroker(isUp: true)
+        #expect(await holds(within: 120) { worker.askReadiness()?.status == 200 })
+        installation.mock.cluster.setBroker(isUp: false)
+        #expect(await holds(within: 120) { worker.askReadiness()?.status == 503 })
+        worker.send(SIGTERM)
+        #expect(await worker.waitForEnd() == 0, "\(worker.errors())")
+        #expect(!worker.errors().contains("was cut"), "\(worker.errors())")
+        installation.mock.cluster.setBroker(isUp: true)
+    }
+
+    @Test(
+        "a worker more than there are partitions is ready, and takes over", .timeLimit(.minutes(5)))
+    func spareWorkers() async throws {
+        let installation = try await Installation()
+        try installation.makeTopics(partitions: 1)
+        let words = ["process", "--partitions", "1", "--admin", "127.0.0.1:0"]
+        let first = try installation.start(words)
+        #expect(
+            await holds(within: 120) { first.output().contains("/readyz") }, "\(first.errors())")
+        let second = try installation.start(words)
+        #expect(
+            await holds(within: 120) { second.output().contains("/readyz") }, "\(second.errors())")
+        let connection = try installation.database.connect()
+        func owner() throws -> String {
+            try connection.execute(
+                "SELECT owner FROM heartline.stream_partitions WHERE pipeline = 'tunnel-health'"
+            ).only().text(0)
+        }
+        #expect(try owner().hasSuffix("/\(first.processID)"))
+        first.send(SIGTERM)
+        #expect(await first.waitForEnd() == 0, "\(first.errors())")
+        #expect(try await holds(within: 120) { try owner().hasSuffix("/\(second.processID)") })
+        second.send(SIGTERM)
+        #expect(await second.waitForEnd() == 0, "\(second.errors())")
+    }
+
+    @Test(
+        "a stored offset that the log no longer holds is told with the command that decides",
+        .timeLimit(.minutes(5)))
+    func logBeginsLater() async throws {
+        let installation = try await Installation()
+        try installation.makeTopics(partitions: 1)
+        let words = ["process", "--partitions", "1", "--admin", "127.0.0.1:0"]
+        let before = try installation.start(words)
+        #expect(
+            await holds(within: 120) { before.output().contains("/readyz") }, "\(before.errors())")
+        before.send(SIGTERM)
+        #expect(await before.waitForEnd() == 0, "\(before.errors())")
+
+        let log = try installation.mock.makeLog(MockKafka.quick + ["compression.type=none"])
+        defer { log.close() }
+        // The mock keeps 5 MiB of a partition.
+        let value = String(repeating: "x", count: 500_000)
+        for _ in 0..<20 {
+            var batch = RecordBatch(.heartbeats)
+            batch.append(0, "k", value)
+            try log.store(batch)
+        }
+        let range = try log.offsets(of: TopicPartition(.heartbeats, 0))
+        try #require(range.earliest > 0)
+
+        let worker = try installation.start(words)
+        let command = "heartline pipeline resume tunnel-health --partition 0"
+        #expect(
+            await holds(within: 120) {
+                guard let answer = worker.askReadiness() else { return false }
+                return answer.status == 503 && answer.text.contains("heartbeats/0")
+                    && answer.text.contains("from offset 0")
+                    && answer.text.contains("begins at \(range.earliest)")
+                    && answer.text.contains(command)
+            }, "\(worker.askReadiness()?.text ?? "") \(worker.errors())")
+        // Each pipeline on the topic has an offset of its own.
+        for pipeline in ["tunnel-health", "config-delivery"] {
+            let resumed = try await installation.run([
+                "pipeline", "resume", pipeline, "--partition", "0",
+            ])
+            #expect(resumed.status == 0, "\(resumed.errors)")
+        }
+        #expect(
+            await holds(within: 120) { worker.askReadiness()?.status == 200 },
+            "\(worker.askReadiness()?.text ?? "") \(worker.errors())")
+        worker.send(SIGTERM)
+        #expect(await worker.waitForEnd() == 0, "\(worker.errors())")
+    }
+
     @Test("settings that cannot be are told before anything is started") func refusedSettings()
         async throws
     {
@@ -230,28 +413,5 @@ import Testing
             #expect(outcome.status == 2, "\(outcome.errors)")
             #expect(outcome.errors.contains(message), "\(outcome.errors)")
         }
-    }
-}
-
-/// Takes a port from the system and gives it back.
-private final class AdminPort {
-    let port: UInt16
-
-    init() throws {
-        let descriptor = socket(AF_INET, Int32(SOCK_STREAM.rawValue), 0)
-        guard descriptor >= 0 else { throw BrokenPromise("no socket") }
-        defer { close(descriptor) }
-        var address = sockaddr_in()
-        address.sin_family = sa_family_t(AF_INET)
-        address.sin_addr.s_addr = UInt32(0x7F00_0001).bigEndian
-        var size = socklen_t(MemoryLayout<sockaddr_in>.size)
-        let result = unsafe withUnsafeMutablePointer(to: &address) {
-            unsafe $0.withMemoryRebound(to: sockaddr.self, capacity: 1) {
-                let bound = unsafe bind(descriptor, $0, size)
-                return bound == 0 ? unsafe getsockname(descriptor, $0, &size) : bound
-            }
-        }
-        guard result == 0 else { throw BrokenPromise("no port") }
-        port = UInt16(bigEndian: address.sin_port)
     }
 }

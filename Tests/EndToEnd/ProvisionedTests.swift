@@ -1,7 +1,6 @@
 import Bytes
 import Crypto
 import Foundation
-import Glibc
 import Ingest
 import Postgres
 import Schemas
@@ -36,15 +35,16 @@ import Testing
         let running = try await RunningHeartline()
         let salt = try Self.secret("\(running.data)/server-salt")
         let keyText = try Self.secret("\(running.data)/secret-key")
-        let key = try Self.raw(keyText)
+        let keyDigits = ByteBuffer(keyText.utf8)
+        let decoded = Hex.decode(keyDigits.span)
+        let key = try #require(decoded)
         let registry = try Registry(try running.connect(), secretKey: key)
         let place = try #require(URL(string: running.places.listen))
         let client = try RawClient(
             host: try #require(place.host()), port: UInt16(try #require(place.port)))
-        var secrets: [(String, [UInt8])] = [
-            ("salt", Array(salt.utf8)), ("key", Array(keyText.utf8)),
-            ("raw key", key),
-        ]
+        var search = SecretSearch()
+        search.add("salt", text: salt)
+        search.add("key", text: keyText)
         var device: DeviceID?
         // Once new, once again with other keys; and one that is refused.
         for _ in 0..<2 {
@@ -57,13 +57,9 @@ import Testing
             device = DeviceID(payload.device_id)
             let refused = try client.request("POST", "/api/v1/provision", body: body.utf8)
             #expect(refused.status == 400)
-            secrets.append(("token", Array(token.utf8)))
-            for (name, text) in [
-                ("private key", payload.private_key), ("preshared key", payload.preshared_key),
-            ] {
-                secrets.append((name, Array(text.utf8)))
-                secrets.append(("raw \(name)", try Self.raw(text)))
-            }
+            try search.add("token", token: token)
+            search.add("private key", text: payload.private_key)
+            search.add("preshared key", text: payload.preshared_key)
         }
         let provisioned = try #require(device)
         #expect(try await running.waitFor("unknown", of: provisioned))
@@ -71,65 +67,20 @@ import Testing
         #expect(try await running.waitFor("healthy", of: provisioned))
         #expect(await running.stop() == 0)
 
-        for (name, secret) in secrets {
-            for (stream, text) in [
-                ("output", running.process.output()), ("errors", running.process.errors()),
-            ] {
-                #expect(!Self.contains(Array(text.utf8), secret), "\(name) in \(stream)")
-            }
+        for text in [running.process.output(), running.process.errors()] {
+            #expect(search.found(in: text) == [])
         }
-        // What may be found, and will be if this searches as it should.
-        let known = Array(provisioned.description.utf8)
-        var isKnownFound = false
-        var files = 0
-        for case let file as String in try #require(
-            FileManager.default.enumerator(atPath: running.data))
-        {
-            let path = "\(running.data)/\(file)"
-            guard FileSystem.status(path)?.isDirectory == false, file != "server-salt",
-                file != "secret-key", let handle = FileHandle(forReadingAtPath: path)
-            else { continue }
-            files += 1
-            // What stands across two pieces is found in the overlap.
-            var rest: [UInt8] = []
-            while let piece = try handle.read(upToCount: 4 << 20), !piece.isEmpty {
-                let bytes = rest + piece
-                for (name, secret) in secrets where Self.contains(bytes, secret) {
-                    Issue.record("\(name) stands in \(file)")
-                }
-                isKnownFound = isKnownFound || Self.contains(bytes, known)
-                rest = Array(bytes.suffix(64))
-            }
-            try handle.close()
-        }
+        let files = try search.found(
+            below: running.data, except: ["server-salt", "secret-key", "admin-token"],
+            known: Array(provisioned.description.utf8))
+        #expect(files.secrets == [])
         // The log and the database were among them.
-        #expect(files > 100)
-        #expect(isKnownFound)
+        #expect(files.files > 100)
+        #expect(files.isKnownFound)
     }
 
     private static func secret(_ path: String) throws -> String {
         try String(contentsOfFile: path, encoding: .utf8).trimmingCharacters(
             in: .whitespacesAndNewlines)
-    }
-
-    private static func raw(_ text: String) throws -> [UInt8] {
-        let digits = ByteBuffer(text.utf8)
-        let raw = Hex.decode(digits.span)
-        return try #require(raw)
-    }
-
-    private static func contains(_ bytes: [UInt8], _ pattern: [UInt8]) -> Bool {
-        unsafe bytes.withUnsafeBytes { bytes in
-            var start = 0
-            while start + pattern.count <= bytes.count,
-                let found = unsafe memchr(
-                    bytes.baseAddress! + start, Int32(pattern[0]),
-                    bytes.count - pattern.count + 1 - start)
-            {
-                if unsafe memcmp(found, pattern, pattern.count) == 0 { return true }
-                start = unsafe UnsafeRawPointer(found) - bytes.baseAddress! + 1
-            }
-            return false
-        }
     }
 }

@@ -175,6 +175,85 @@ import Testing
 }
 
 @Suite("The roles of a larger installation") struct RolesTests {
+    @Test("Another network than the one that was set up is refused, with both named")
+    func otherNetwork() async throws {
+        let folder = try TemporaryFolder()
+        let first = try await RunningHeartline(in: folder, ["--network", "10.99.0.0/16"])
+        let device = try #require(try await first.addDevices(1).first)
+        let show = try await first.run(["device", "show", "\(device)"])
+        #expect(show.output.contains("10.99.0."))
+        #expect(await first.stop() == 0)
+        let words = [
+            "up", "--data", first.data, "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0",
+        ]
+        let other = try HeartlineProcess(words + ["--network", "10.64.0.0/10"])
+        // One that is not refused would go on for good.
+        try #require(
+            await holds(within: RunningHeartline.startSeconds) {
+                other.hasEnded || RunningHeartline.places(in: first.data) != nil
+            })
+        try #require(RunningHeartline.places(in: first.data)?.pid == nil)
+        #expect(await other.waitForEnd() == 1)
+        #expect(other.errors().contains("10.99.0.0/16"), "\(other.errors())")
+        #expect(other.errors().contains("10.64.0.0/10"))
+        // The same, and none, go on as before.
+        for options in [["--network", "10.99.0.0/16"], []] {
+            let again = try await RunningHeartline(in: folder, options)
+            #expect(await again.stop() == 0)
+        }
+    }
+
+    @Test(
+        "A malformed network is a fault of usage, before anything is made",
+        arguments: ["10.64.0.1/10", "10.0.0.0/31", "fd00::/64", "ten"])
+    func badNetwork(_ network: String) async throws {
+        let folder = try TemporaryFolder()
+        let outcome = try await Executable.run([
+            "up", "--data", "\(folder.path)/data", "--network", network,
+        ])
+        #expect(outcome.status == 2)
+        #expect(outcome.errors.contains("--network: "), "\(outcome.errors)")
+        #expect(!FileSystem.exists("\(folder.path)/data"))
+    }
+
+    @Test(
+        "A port that is taken is noticed before PostgreSQL is started, and nothing is left behind")
+    func takenPort() async throws {
+        let folder = try TemporaryFolder()
+        let running = try await RunningHeartline()
+        let taken = running.places.listen.replacing("http://", with: "")
+        for (name, other) in [("listen", "admin"), ("admin", "listen")] {
+            let outcome = try await Executable.run([
+                "up", "--data", "\(folder.path)/data", "--\(name)", taken, "--\(other)",
+                "127.0.0.1:0",
+            ])
+            #expect(outcome.status == 1)
+            #expect(outcome.errors.contains(taken), "\(outcome.errors)")
+            #expect(!outcome.errors.contains("starting PostgreSQL"))
+            #expect(!FileSystem.exists("\(folder.path)/data"))
+        }
+        // What is not ours stays, and so does a folder that was there before.
+        try FileSystem.makeDirectory("\(folder.path)/data", mode: 0o755)
+        _ = try folder.write("mine", to: "data/note")
+        _ = try await Executable.run([
+            "up", "--data", "\(folder.path)/data", "--listen", taken, "--admin", "127.0.0.1:0",
+        ])
+        #expect(FileSystem.exists("\(folder.path)/data/note"))
+        #expect(await running.stop() == 0)
+    }
+
+    @Test("A start that never reached its database leaves nothing behind")
+    func databaseOutOfReach() async throws {
+        let folder = try TemporaryFolder()
+        let outcome = try await Executable.run([
+            "up", "--data", "\(folder.path)/data", "--listen", "127.0.0.1:0", "--admin",
+            "127.0.0.1:0", "--database", "host=/nowhere dbname=none",
+        ])
+        #expect(outcome.status == 1)
+        // Nothing was ever stored there.
+        #expect(!FileSystem.exists("\(folder.path)/data"), "\(outcome.errors)")
+    }
+
     @Test("Front-end and pipelines run apart on one log and one database") func roles() async throws
     {
         let folder = try TemporaryFolder()
@@ -328,6 +407,8 @@ import Testing
         #expect(outcome.output.contains("Quicker than production"))
         #expect(outcome.output.contains("SELECT state, count(*)"))
         #expect(outcome.output.contains("healthy"))
+        // By the path that it was started with, which need not be found otherwise.
+        #expect(outcome.output.contains("keep one running: \(Executable.url.path) up, then"))
         let folder = try #require(
             outcome.output.split(separator: " ").first { $0.hasPrefix("/tmp/heartline-demo-") })
         #expect(!FileSystem.exists(String(folder)))

@@ -91,7 +91,7 @@ import Testing
         var bench = Bench()
         bench.on(.booted)
         bench.on(.loaded(isProvisioned: false))
-        #expect(bench.on(.provisioningFailed(.request)) == [])
+        #expect(bench.on(.provisioningFailed(.unanswered)) == [])
         #expect(bench.agent.state == .appRetry)
         #expect(try bench.wake() == [.load])
         #expect(bench.agent.state == .appInit)
@@ -183,16 +183,51 @@ import Testing
         bench.on(.loaded(isProvisioned: false))
         for pause in [1_000, 2_000] as [Int64] {
             let before = bench.now
-            #expect(bench.on(.provisioningFailed(.request)) == [])
+            #expect(bench.on(.provisioningFailed(.unanswered)) == [])
             #expect(bench.agent.wakeTime == before + pause)
             _ = try bench.wake()
             #expect(bench.on(.loaded(isProvisioned: false)) == [.provision])
         }
-        #expect(bench.on(.provisioningFailed(.request)) == [.notifyUser(.provisioning)])
+        #expect(bench.on(.provisioningFailed(.unanswered)) == [.notifyUser(.provisioning)])
         #expect(bench.agent.state == .failed)
         #expect(bench.agent.wakeTime == nil)
         // The user starts it again.
         #expect(bench.on(.booted) == [.load])
+    }
+
+    @Test func aRefusedProvisioningIsTriedAgainAtOnceThenTheUserIsTold() throws {
+        var bench = Bench()
+        bench.on(.booted)
+        bench.on(.loaded(isProvisioned: false))
+        for _ in 0..<2 {
+            #expect(bench.on(.provisioningFailed(.refused(status: 403))) == [])
+            #expect(bench.agent.state == .appRetry)
+            #expect(bench.agent.wakeTime == EventTime(milliseconds: 0))
+            #expect(try bench.wake() == [.load])
+            #expect(bench.on(.loaded(isProvisioned: false)) == [.provision])
+        }
+        #expect(
+            bench.on(.provisioningFailed(.refused(status: 403))) == [.notifyUser(.provisioning)])
+        #expect(bench.agent.state == .failed)
+        #expect(bench.agent.wakeTime == nil)
+    }
+
+    @Test func anAgentThatIsProvisionedAtTheThirdTryHasAllTriesForItsTunnel() throws {
+        var bench = Bench()
+        bench.on(.booted)
+        bench.on(.loaded(isProvisioned: false))
+        for _ in 0..<2 {
+            bench.on(.provisioningFailed(.unanswered))
+            _ = try bench.wake()
+            bench.on(.loaded(isProvisioned: false))
+        }
+        #expect(bench.on(.provisioned) == [.startTunnel])
+        for _ in 0..<2 {
+            #expect(bench.on(.tunnelFailed) == [])
+            #expect(try bench.wake() == [.startTunnel])
+        }
+        #expect(bench.on(.tunnelStarted) == [])
+        #expect(bench.agent.state == .heartbeat)
     }
 
     @Test func aConfigurationThatCannotBeDecryptedIsClearedAndAskedForAgain() throws {

@@ -26,8 +26,14 @@ import Testing
         _ agents: Int, _ settings: SimulatorSettings,
         until condition: (FleetReport) -> Bool
     ) throws -> FleetReport {
-        let simulator = try Simulator(
-            agents: FleetModelTests.devices(agents), settings: settings)
+        try run(
+            try Simulator(agents: FleetModelTests.devices(agents), settings: settings),
+            until: condition)
+    }
+
+    static func run(
+        _ simulator: Simulator, until condition: (FleetReport) -> Bool
+    ) throws -> FleetReport {
         let stop = StopFlag()
         let failure = Mutex<CurlError?>(nil)
         let thread = SystemThread.start("test-fleet") {

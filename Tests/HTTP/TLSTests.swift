@@ -19,13 +19,15 @@ final class Certificates {
     func path(_ name: String) -> String { directory + "/" + name }
 
     /// A self-signed certificate and its key.
-    func make(_ name: String, days: Int = 2) throws -> TLSContext.Files {
+    func make(
+        _ name: String, days: Int = 2, subject: String? = nil
+    ) throws -> TLSContext.Files {
         let files = TLSContext.Files(
             certificateChain: path("\(name).pem"), privateKey: path("\(name).key"))
         let request = path("\(name).csr")
         try openssl([
             "req", "-new", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes",
-            "-subj", "/CN=\(name)", "-keyout", files.privateKey, "-out", request,
+            "-subj", subject ?? "/CN=\(name)", "-keyout", files.privateKey, "-out", request,
         ])
         // Unlike `req -x509`, this takes a negative number of days.
         try openssl([
@@ -194,6 +196,94 @@ func openssl(_ arguments: [String], input: String? = nil) throws -> (status: Int
             #expect(!unknown.contains("200 OK"))
             #expect(try !ask(server, [version]).output.contains("200 OK"))
         }
+    }
+
+    @Test(
+        "Where certificates are optional, a client without one has no name, and a stranger's is refused"
+    )
+    func optionalClientCertificates() throws {
+        let certificates = try Certificates()
+        var files = try certificates.make("server")
+        let client = try certificates.make("device-17")
+        let stranger = try certificates.make("stranger")
+        files.clientAuthority = client.certificateChain
+        files.requiresClientCertificate = false
+        let server = try TestServer(tls: TLSContext(files))
+        let two = "GET /peer HTTP/1.1\r\nHost: a\r\n\r\n" + "GET /peer HTTP/1.1\r\nHost: a\r\n"
+        for version in ["-tls1_2", "-tls1_3"] {
+            let (_, known) = try ask(
+                server, [version, "-cert", client.certificateChain, "-key", client.privateKey],
+                input: two + "Connection: close\r\n\r\n")
+            #expect(known.components(separatedBy: "peer=device-17.").count == 3)
+            let (_, unnamed) = try ask(server, [version], input: two + "Connection: close\r\n\r\n")
+            #expect(unnamed.components(separatedBy: "peer=nobody.").count == 3)
+            let (_, unknown) = try ask(
+                server, [version, "-cert", stranger.certificateChain, "-key", stranger.privateKey])
+            #expect(!unknown.contains("200 OK"))
+        }
+    }
+
+    @Test("A resumed session keeps the client's name; a certificate without a name is not nobody's")
+    func resumedClientCertificate() throws {
+        let certificates = try Certificates()
+        var files = try certificates.make("server")
+        let client = try certificates.make("device-17")
+        let nameless = try certificates.make("nameless", subject: "/O=nobody")
+        let authorities = certificates.path("authorities.pem")
+        let both = try [client, nameless].map {
+            try String(contentsOfFile: $0.certificateChain, encoding: .utf8)
+        }.joined()
+        try Data(both.utf8).write(to: URL(fileURLWithPath: authorities))
+        files.clientAuthority = authorities
+        files.requiresClientCertificate = false
+        let server = try TestServer(tls: TLSContext(files))
+        let session = certificates.path("session")
+        let input = "GET /peer HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n"
+        let shown = ["-tls1_2", "-cert", client.certificateChain, "-key", client.privateKey]
+        _ = try ask(server, shown + ["-sess_out", session], input: input)
+        let (_, second) = try ask(server, ["-tls1_2", "-sess_in", session], input: input)
+        #expect(second.contains("Reused, TLSv1.2"))
+        #expect(second.contains("peer=device-17."))
+        let (_, third) = try ask(
+            server, ["-cert", nameless.certificateChain, "-key", nameless.privateKey],
+            input: input)
+        #expect(third.contains("peer=."))
+    }
+
+    @Test("A reload leaves open connections as they are")
+    func reloadsUnderOpenConnections() throws {
+        let certificates = try Certificates()
+        let files = try certificates.make("old")
+        let context = try TLSContext(files)
+        let server = try TestServer(tls: context)
+        let fresh = try certificates.make("new")
+        // Open, and in the middle of things, while the certificate is exchanged.
+        let process = Process()
+        process.executableURL = URL(fileURLWithPath: "/usr/bin/openssl")
+        process.arguments = ["s_client", "-connect", "127.0.0.1:\(server.port)", "-ign_eof"]
+        let (input, output) = (Pipe(), Pipe())
+        process.standardInput = input
+        process.standardOutput = output
+        process.standardError = FileHandle.nullDevice
+        try process.run()
+        let request = "GET /hello HTTP/1.1\r\nHost: a\r\n\r\n"
+        try input.fileHandleForWriting.write(contentsOf: Data(request.utf8))
+        #expect(eventually { server.server.counters.requests == 1 })
+        for (from, to) in [
+            (fresh.certificateChain, files.certificateChain), (fresh.privateKey, files.privateKey),
+        ] {
+            try Data(contentsOf: URL(fileURLWithPath: from)).write(to: URL(fileURLWithPath: to))
+        }
+        try context.reload()
+        #expect(try ask(server).output.contains("subject=CN = new"))
+        try input.fileHandleForWriting.write(contentsOf: Data((request + Self.request).utf8))
+        try input.fileHandleForWriting.close()
+        let text = String(
+            decoding: try output.fileHandleForReading.readToEnd() ?? Data(), as: UTF8.self)
+        process.waitUntilExit()
+        #expect(text.contains("subject=CN = old"))
+        #expect(text.components(separatedBy: "\r\n\r\nhello").count == 3)
+        #expect(text.contains("get /about"))
     }
 
     @Test("Files that cannot be used are named with what is wrong")

@@ -46,6 +46,12 @@ final class TestHandler: RequestHandler {
                 + "\(request.header("x-test") ?? "-") \(request.clientAddress) "
                 + "\(request.isSecure) \(request.clientCertificate?.commonName ?? "-")"
             exchange.respond(.ok, contentType: "text/plain", text(about).span)
+        } else if request.pathIs("/peer") {
+            let name = request.withPeerName { name in
+                guard let name else { return "nobody" }
+                return name.text
+            }
+            exchange.respond(.ok, contentType: "text/plain", text("peer=\(name).").span)
         } else if request.pathIs("/big") {
             let size = Int(request.query ?? "") ?? 0
             exchange.respond(

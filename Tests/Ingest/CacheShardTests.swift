@@ -221,6 +221,26 @@ private struct Model {
         }
     }
 
+    @Test("a bell that rings twice, or late, empties nothing that is as new")
+    func repeated() {
+        var shard = CacheShard<Int>(limits: CacheLimits())
+        guard case .waiting(let ticket?) = shard.lookUp(device, now: 0, waiter: { 1 }) else {
+            Issue.record("no read asked for")
+            return
+        }
+        _ = shard.loaded(device, ticket: ticket, answer(5), now: 0)
+        func isKept() -> Bool {
+            if case .found(answer(5)) = shard.lookUp(device, now: 1, waiter: { 1 }) { return true }
+            return false
+        }
+        shard.changed(device, version: 5, isSuspended: false)
+        #expect(isKept())
+        shard.changed(device, version: 4, isSuspended: true)
+        #expect(isKept())
+        shard.changed(device, version: 6, isSuspended: false)
+        #expect(!isKept())
+    }
+
     @Test("a database that stays behind the bell ends in a failure, not in an old answer")
     func forever() {
         var shard = CacheShard<Int>(limits: CacheLimits())

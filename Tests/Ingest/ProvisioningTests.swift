@@ -180,6 +180,13 @@ struct Provisioning {
                 "pool-exhausted fleet no-free-address 0 false",
                 "pool-exhausted fleet no-free-address 1 true",
             ])
+        // An operator removes a device: that alone is the end of it.
+        let device = try #require(try provisioning.rig.registry.devices(limit: 1).first?.device)
+        try provisioning.rig.registry.remove(device)
+        #expect(try alerts().last == "pool-exhausted fleet no-free-address 1 false")
+        #expect(
+            try provisioning.number(
+                "SELECT count(*) FROM heartline.outbox WHERE topic = 'alerts'") == 4)
     }
 
     @Test("gaps are found wherever they are, each once") func gaps() throws {

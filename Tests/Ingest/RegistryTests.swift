@@ -100,15 +100,19 @@ import Testing
         let outbox = try Self.outbox(database)
         #expect(
             outbox.map(\.topic)
-                == Array(repeating: ["heartbeats", "device-configs"], count: 3).flatMap { $0 })
-        #expect(outbox.map(\.sequence) == Array(1...6))
-        #expect(outbox.map(\.key) == (first + second).flatMap { [$0.description, $0.description] })
+                == Array(
+                    repeating: ["heartbeats", "config-changes", "device-configs"], count: 3
+                ).flatMap { $0 })
+        #expect(outbox.map(\.sequence) == Array(1...9))
+        #expect(
+            outbox.map(\.key)
+                == (first + second).flatMap { Array(repeating: $0.description, count: 3) })
         let decoder = HeartbeatsDecoder()
         guard
             case .event(.lifecycle(let lifecycle)) = decoder.decode(
-                ByteBuffer(outbox[4].value.utf8).span)
+                ByteBuffer(outbox[6].value.utf8).span)
         else {
-            Issue.record("not a lifecycle event: \(outbox[4].value)")
+            Issue.record("not a lifecycle event: \(outbox[6].value)")
             return
         }
         #expect(
@@ -117,9 +121,9 @@ import Testing
                     device: second[0], kind: .provisioned, version: 1,
                     expectedIntervalMilliseconds: 1_800_000))
         #expect(
-            outbox[5].value.hasPrefix(
+            outbox[8].value.hasPrefix(
                 "{\"v\":1,\"device_id\":\"\(second[0])\",\"version\":1,\"config_hash\":\""))
-        #expect(outbox[5].value.hasSuffix("\"suspended\":false}"))
+        #expect(outbox[8].value.hasSuffix("\"suspended\":false}"))
     }
 
     @Test("suspending and resuming grow the version and tell; repeating changes nothing")
@@ -127,27 +131,32 @@ import Testing
         let database = try TestDatabase.make()
         let registry = try Self.registry(database)
         let device = try registry.addDevices(count: 1)[0]
-        let hashes = try Self.outbox(database)[1].value.split(separator: "_hash\":\"").dropFirst()
+        let hashes = try Self.outbox(database)[2].value.split(separator: "_hash\":\"").dropFirst()
             .map { $0.prefix(64) }
-        #expect(try registry.suspend(device) == (2, true))
-        #expect(try registry.suspend(device) == (2, false))
+        #expect(
+            try registry.suspend(device) == DeviceChange(device: device, version: 2, changed: true))
+        #expect(
+            try registry.suspend(device) == DeviceChange(device: device, version: 2, changed: false)
+        )
         #expect(try registry.device(device)?.isSuspended == true)
-        #expect(try registry.resume(device) == (3, true))
-        #expect(try registry.resume(device) == (3, false))
+        #expect(
+            try registry.resume(device) == DeviceChange(device: device, version: 3, changed: true))
+        #expect(
+            try registry.resume(device) == DeviceChange(device: device, version: 3, changed: false))
         let outbox = try Self.outbox(database)
-        #expect(outbox.count == 6)
+        #expect(outbox.count == 9)
         #expect(
-            outbox[2].value
+            outbox[3].value
                 == "{\"v\":1,\"type\":\"suspended\",\"device_id\":\"\(device)\",\"version\":2}")
-        #expect(outbox[3].value.hasSuffix("\"suspended\":true}"))
+        #expect(outbox[5].value.hasSuffix("\"suspended\":true}"))
         #expect(
-            outbox[4].value
+            outbox[6].value
                 == "{\"v\":1,\"type\":\"resumed\",\"device_id\":\"\(device)\",\"version\":3}")
         // A suspension is not a change of the configuration.
         #expect(hashes.count == 3)
-        for hash in hashes { #expect(outbox[5].value.contains(hash)) }
+        for hash in hashes { #expect(outbox[8].value.contains(hash)) }
         #expect(throws: RegistryError.self) { try registry.suspend(DeviceID(high: 1, low: 1)) }
-        #expect(try Self.outbox(database).count == 6)
+        #expect(try Self.outbox(database).count == 9)
     }
 
     @Test("a full pool is an error that says what is free, and adds nothing")
@@ -163,7 +172,7 @@ import Testing
             #expect(error.kind == .poolFull(free: 1))
         }
         #expect(try registry.deviceCount == 12)
-        #expect(try Self.outbox(database).count == 24)
+        #expect(try Self.outbox(database).count == 36)
         _ = try registry.addDevices(count: 1)
         // A gap is used once the end is reached.
         try database.connect().execute(
@@ -196,7 +205,7 @@ import Testing
         #expect(failures.load(ordering: .relaxed) == 0)
         let registry = try Self.registry(database)
         #expect(Set(try registry.devices(limit: 1_000).map(\.internalAddress)).count == 90)
-        #expect(try Self.outbox(database).map(\.sequence) == Array(1...180))
+        #expect(try Self.outbox(database).map(\.sequence) == Array(1...270))
     }
 
     @Test("thousands of devices are added at once, with keys that open")
@@ -206,7 +215,7 @@ import Testing
         let devices = try registry.addDevices(count: 3_000)
         #expect(Set(devices).count == 3_000)
         #expect(try registry.deviceCount == 3_000)
-        #expect(try Self.outbox(database).count == 6_000)
+        #expect(try Self.outbox(database).count == 9_000)
         let page = try registry.devices(limit: 1_000)
         #expect(try registry.devices(limit: 1_000, after: page.last!.device).count == 1_000)
     }

@@ -3,6 +3,7 @@ import EventLog
 import Kafka
 import Schemas
 import System
+import Simulation
 import TestSupport
 import Testing
 
@@ -108,8 +109,15 @@ private final class Member {
             }
             try #require(revoked.count == 2)
             try first.consumer.release([revoked[0]])
-            // One is not enough; the second gets nothing as long as the other is held.
-            let end = SystemClock.monotonicMilliseconds() + 1_000
+            // One is not enough, and starting another partition anew is no answer to the group either:
+            // the second gets nothing as long as the other is held. Longer than the group takes to
+            // hand something over.
+            let kept = try #require(first.owned.min())
+            var batch = RecordBatch(.waves)
+            batch.append(kept, "k", "kept")
+            try log.store(batch)
+            try first.consumer.start(kept, at: 0)
+            let end = SystemClock.monotonicMilliseconds() + 8_000
             while SystemClock.monotonicMilliseconds() < end {
                 try first.step()
                 try second.step()
@@ -123,6 +131,44 @@ private final class Member {
                 return second.owned == Set(revoked)
             }
             #expect(first.owned.count == 2)
+            try eventually("what was started anew is read") {
+                try first.step()
+                return first.records.contains { $0.text == "kept" }
+            }
+        }
+    }
+
+    @Test(
+        "ends in order at any moment of its joining", arguments: [0, 100, 3_500, 4_500, 5_500])
+    func endsWhileJoining(afterMilliseconds delay: Int64) throws {
+        try withMock { mock, log in
+            // It has joined long before it is told what is assigned to it.
+            mock.cluster.delay(.syncGroup, milliseconds: 4_000)
+            let waker = Waker()
+            let consumer = try log.makeConsumer(of: .waves, group: "g", waker: waker)
+            let end = SystemClock.monotonicMilliseconds() + delay
+            while SystemClock.monotonicMilliseconds() < end { waker.wait(milliseconds: 10) }
+            withExtendedLifetime(consumer) {}
+        }
+        // librdkafka 2.0.2 would have ended the process.
+        try withMock { mock, log in _ = try Member(log) }
+    }
+
+    @Test("is told of its place in the group also when nothing is left for it")
+    func moreMembersThanPartitions() throws {
+        try withMock { mock, log in
+            let first = try Member(log)
+            try eventually("the first has the partition") {
+                try first.step()
+                return first.owned.count == 1
+            }
+            let second = try Member(log)
+            try eventually("the second has a place") {
+                try first.step()
+                try second.step()
+                return second.changes == [.assigned([])]
+            }
+            #expect(first.owned.count == 1)
         }
     }
 
@@ -232,6 +278,61 @@ private final class Member {
             #expect(member.records.map(\.text) == (0..<20).map { "\($0)" })
             producer.close()
         }
+    }
+
+    @Test(
+        "reads every record once and in order while each broker in turn is restarted",
+        arguments: UInt64(0)..<3)
+    func rollingRestarts(seed: UInt64) throws {
+        let mock = try MockKafka(brokers: 3)
+        let log = try mock.makeLog { $0.ackedMilliseconds = 120_000 }
+        defer { log.close() }
+        try log.createTopics([TopicSettings(.waves, partitions: 3)])
+        var random = SplitMix64(seed: seed)
+        let producer = try log.makeProducer(ProducerSettings())
+        let receipts = ReceiptCollector()
+        let member = try Member(log)
+        var sent: [[Int]] = [[], [], []]
+        var next = 0
+        func send() throws {
+            let partition = random.below(3)
+            try producer.sendNumbers(next..<next + 1, partition: Int32(partition), receipts)
+            sent[partition].append(next)
+            next += 1
+        }
+        /// Where a worker would go on that had its partition taken away meanwhile.
+        var positions: [Int32: Int64] = [:]
+        func step() throws {
+            try member.step(from: positions)
+            for record in member.records {
+                positions[record.place.partition] = record.place.offset + 1
+            }
+        }
+        for broker in Int32(1)...3 {
+            for _ in 0..<random.below(60) { try send() }
+            try step()
+            mock.cluster.setBroker(broker, isUp: false)
+            for _ in 0..<100 + random.below(200) {
+                try send()
+                try step()
+            }
+            mock.cluster.setBroker(broker, isUp: true)
+            for _ in 0..<random.below(60) {
+                try send()
+                try step()
+            }
+        }
+        try eventually("all is read", seconds: 180) {
+            try step()
+            return member.records.count >= next
+        }
+        for number in UInt64(0)..<UInt64(next) { try receipts.requireStored(number) }
+        for partition in Int32(0)..<3 {
+            let read = member.records.filter { $0.place.partition == partition }
+            #expect(
+                read.map(\.text) == sent[Int(partition)].map { "\($0)" }, "seed \(seed)")
+        }
+        producer.close()
     }
 
     @Test("stays in its group while everything is paused, and goes on where it stood")

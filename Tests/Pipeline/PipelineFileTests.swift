@@ -66,7 +66,7 @@ import YAML
 
     @Test("A processor without settings has the defaults") func defaults() throws {
         let file = try Self.parse(Self.text())
-        #expect(file.processor == PipelineFile.builtIn.processor)
+        #expect(file.processor == PipelineFile.builtIn[0].processor)
         #expect(file.commitInterval == 200)
     }
 

@@ -26,7 +26,10 @@ final class SinkOnServer {
     let waker = Waker()
     private var ticket: UInt64 = 0
 
-    init(_ database: TestDatabase, copyRows: Int = 8_192, pipeline: String = "test") throws {
+    init(
+        _ database: TestDatabase, copyRows: Int = 8_192, pipeline: String = "test",
+        source: Topic = .heartbeats, tables: [TableSchema] = SinkOnServer.tables
+    ) throws {
         self.database = database
         try database.connect().run(
             """
@@ -38,7 +41,7 @@ final class SinkOnServer {
                 key int8 PRIMARY KEY, value int4, ended boolean)
             """)
         var settings = PostgresSink.Settings(
-            address: database.url, pipeline: pipeline, source: .heartbeats, tables: Self.tables,
+            address: database.url, pipeline: pipeline, source: source, tables: tables,
             owner: "tests")
         settings.copyRows = copyRows
         sink = PostgresSink(settings, waker: waker)

@@ -30,6 +30,9 @@ public struct Digest: Hashable, Sendable, CustomStringConvertible {
         return buffer.bytes
     }
 
+    /// The first 64 bits.
+    public var prefix: UInt64 { words.0 }
+
     /// 64 lower-case hexadecimal digits.
     public var hex: String {
         var buffer = ByteBuffer()

@@ -18,6 +18,9 @@ internal import CCurl
         /// From the start to the last byte of the answer, waiting for a connection included. At
         /// least 1 ms.
         public var timeout: Duration
+        /// A time in which no byte comes or goes ends the transfer as `timeout`; `nil`: any may.
+        /// Whole seconds, at least 1.
+        public var silence: Duration?
         /// A longer answer ends the transfer as `answerTooLarge`.
         public var answerBytes: Int
         /// Redirects that are followed; 0 hands the redirect itself to the caller.
@@ -25,10 +28,11 @@ internal import CCurl
 
         public init(
             connectTimeout: Duration = .seconds(10), timeout: Duration = .seconds(30),
-            answerBytes: Int = 1 << 20, redirects: Int = 0
+            silence: Duration? = nil, answerBytes: Int = 1 << 20, redirects: Int = 0
         ) {
             self.connectTimeout = connectTimeout
             self.timeout = timeout
+            self.silence = silence
             self.answerBytes = answerBytes
             self.redirects = redirects
         }

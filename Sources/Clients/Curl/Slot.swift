@@ -80,6 +80,11 @@ internal import CCurl
         }
         try set(CURLOPT_CONNECTTIMEOUT_MS, request.limits.connectTimeout.wholeMilliseconds)
         try set(CURLOPT_TIMEOUT_MS, request.limits.timeout.wholeMilliseconds)
+        if let silence = request.limits.silence {
+            // Less than a byte a second for so long.
+            try set(CURLOPT_LOW_SPEED_LIMIT, 1)
+            try set(CURLOPT_LOW_SPEED_TIME, Int(max(1, silence.components.seconds)))
+        }
         answerLimit = request.limits.answerBytes
         if request.limits.redirects > 0 {
             try set(CURLOPT_FOLLOWLOCATION, 1)

@@ -3,6 +3,7 @@ internal import Synchronization
 
 /// What the group changed in a member's assignment.
 public enum KafkaAssignmentChange: Sendable, Equatable {
+    /// Empty: this member has its place in the group, and nothing to do.
     case assigned([Int32])
     /// The group waits until they are released.
     case revoked([Int32])
@@ -111,12 +112,23 @@ struct KafkaAssignment {
         for partition in unsafe Array(queues.keys) { unsafe dropQueue(queues[partition]!) }
         unsafe wake(group, false)
         unsafe rd_kafka_queue_destroy(group)
+        let isFreed = isSafeToFree
         unsafe _ = rd_kafka_consumer_close(client.handle)
-        // Before 2.3.0 librdkafka aborts the process when a member that waits for its first
-        // assignment is destroyed (its issue 4312). Such a one has left the group by now, and is
-        // left to the end of the process.
-        let wasAssigned = client.context.assignment.withLock { $0.wasAssigned }
-        if !wasAssigned, rd_kafka_version() < 0x0203_0000 { client.abandon() }
+        if !isFreed { client.abandon() }
+    }
+
+    private static let abandoned = Atomic(0)
+
+    /// Before 2.3.0 librdkafka aborts the process when a member that waits for its first assignment is
+    /// destroyed (its issue 4312). Such a one leaves the group, and is left to the end of the process.
+    private var isSafeToFree: Bool {
+        if rd_kafka_version() >= 0x0203_0000 { return true }
+        if client.context.assignment.withLock({ $0.wasAssigned }) { return true }
+        // That it is not a member yet may change this moment; while there are few, no risk is taken.
+        if Self.abandoned.add(1, ordering: .relaxed).newValue <= 64 { return false }
+        guard let member = unsafe rd_kafka_memberid(client.handle) else { return true }
+        defer { unsafe rd_kafka_mem_free(client.handle, member) }
+        return unsafe member.pointee == 0
     }
 
     private func wake(_ queue: OpaquePointer, _ isOn: Bool) {
@@ -195,7 +207,14 @@ struct KafkaAssignment {
         unsafe try KafkaError.check(.assigning, rd_kafka_incremental_unassign(client.handle, list))
     }
 
-    /// Gives partitions up. When all that the group revoked are released, the group goes on.
+    /// Whether the group waits for partitions to be released. Whatever is unassigned then is the answer
+    /// to the group, so partitions that are read must not be started anew before.
+    public var isReleasing: Bool {
+        client.context.assignment.withLock { !$0.releasing.isEmpty }
+    }
+
+    /// Gives partitions up. When all that the group revoked are released, the group goes on; what is
+    /// given up besides goes with them.
     public func release(_ partitions: [Int32]) throws(KafkaError) {
         for partition in partitions {
             if let queue = unsafe queues.removeValue(forKey: partition) {
@@ -205,18 +224,19 @@ struct KafkaAssignment {
         var atOnce: [Int32] = []
         var together: [Int32]?
         client.context.assignment.withLock { assignment in
+            let wasReleasing = !assignment.releasing.isEmpty
             for partition in partitions {
-                if assignment.releasing.remove(partition) != nil {
+                if assignment.releasing.remove(partition) != nil || wasReleasing {
                     assignment.released.insert(partition)
-                    if assignment.releasing.isEmpty {
-                        together = assignment.released.filter {
-                            assignment.reading.remove($0) != nil
-                        }.sorted()
-                        assignment.released = []
-                    }
                 } else if assignment.reading.remove(partition) != nil {
                     atOnce.append(partition)
                 }
+            }
+            if wasReleasing, assignment.releasing.isEmpty {
+                together = assignment.released.filter {
+                    assignment.reading.remove($0) != nil
+                }.sorted()
+                assignment.released = []
             }
         }
         if !atOnce.isEmpty { try unassign(atOnce) }
@@ -319,9 +339,8 @@ func kafkaRebalanceCallback(
         let none = unsafe makeList(topic, [])
         unsafe report(rd_kafka_incremental_assign(client, none), context)
         unsafe rd_kafka_topic_partition_list_destroy(none)
-        if !partitions.isEmpty {
-            context.assignment.withLock { $0.changes.append(.assigned(partitions)) }
-        }
+        // Also when there are none: this member has a place in the group.
+        context.assignment.withLock { $0.changes.append(.assigned(partitions)) }
     case RD_KAFKA_RESP_ERR__REVOKE_PARTITIONS:
         let isLost = unsafe rd_kafka_assignment_lost(client) != 0
         let stopped: [Int32]? = context.assignment.withLock { assignment in

@@ -50,6 +50,15 @@ public struct KafkaError: Error, Hashable, Sendable, CustomStringConvertible {
 
     public var description: String { "\(operation.rawValue): \(reason) (\(code))" }
 
+    /// Whether the brokers refused what this user may not do, be it fatal or not.
+    public var isDenied: Bool {
+        [
+            RD_KAFKA_RESP_ERR_TOPIC_AUTHORIZATION_FAILED,
+            RD_KAFKA_RESP_ERR_GROUP_AUTHORIZATION_FAILED,
+            RD_KAFKA_RESP_ERR_CLUSTER_AUTHORIZATION_FAILED,
+        ].contains { $0.rawValue == code }
+    }
+
     public var kind: Kind {
         if isFatal { return .fatal }
         // A broker that expects something else only hangs up.
@@ -89,7 +98,10 @@ public struct KafkaError: Error, Hashable, Sendable, CustomStringConvertible {
             RD_KAFKA_RESP_ERR_NOT_ENOUGH_REPLICAS_AFTER_APPEND,
             RD_KAFKA_RESP_ERR_COORDINATOR_LOAD_IN_PROGRESS,
             RD_KAFKA_RESP_ERR_COORDINATOR_NOT_AVAILABLE, RD_KAFKA_RESP_ERR_NOT_COORDINATOR,
-            RD_KAFKA_RESP_ERR_KAFKA_STORAGE_ERROR, RD_KAFKA_RESP_ERR_UNKNOWN:
+            RD_KAFKA_RESP_ERR_KAFKA_STORAGE_ERROR, RD_KAFKA_RESP_ERR_UNKNOWN,
+            RD_KAFKA_RESP_ERR_NOT_CONTROLLER, RD_KAFKA_RESP_ERR_LISTENER_NOT_FOUND,
+            RD_KAFKA_RESP_ERR_FENCED_LEADER_EPOCH, RD_KAFKA_RESP_ERR_UNKNOWN_LEADER_EPOCH,
+            RD_KAFKA_RESP_ERR_OFFSET_NOT_AVAILABLE, RD_KAFKA_RESP_ERR_THROTTLING_QUOTA_EXCEEDED:
             .unavailable
         default: .other
         }

@@ -16,7 +16,7 @@ public final class SystemThread: Sendable {
         }
     }
 
-    /// Starts a thread with a name of at most 15 bytes. Join it exactly once.
+    /// Starts a thread with a name of at most 15 bytes. Join it exactly once, or detach it.
     public static func start(
         _ name: String, _ body: @escaping @Sendable () -> Void
     ) -> SystemThread {
@@ -35,4 +35,7 @@ public final class SystemThread: Sendable {
     }
 
     public func join() { pthread_join(handle, nil) }
+
+    /// Nobody will wait for its end.
+    public func detach() { pthread_detach(handle) }
 }

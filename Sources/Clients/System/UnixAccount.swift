@@ -18,6 +18,18 @@ public struct UnixAccount: Hashable, Sendable {
         groupID = unsafe entry.pw_gid
     }
 
+    /// The login name of the user who started this process; its number where it has no name.
+    public static var currentName: String {
+        var entry = unsafe passwd()
+        var found: UnsafeMutablePointer<passwd>?
+        var text = [CChar](repeating: 0, count: 16 << 10)
+        let result = unsafe getpwuid_r(getuid(), &entry, &text, text.count, &found)
+        guard unsafe result == 0 && found != nil, let name = unsafe entry.pw_name else {
+            return "uid-\(getuid())"
+        }
+        return unsafe String(cString: name)
+    }
+
     /// Whether this process runs as root.
     public static var isRoot: Bool { geteuid() == 0 }
 }

@@ -12,13 +12,20 @@ public final class TLSContext: Sendable {
         public var certificateChain: String
         /// The private key of the first certificate, without a passphrase.
         public var privateKey: String
-        /// Authorities for client certificates; with them, a client without one is refused.
+        /// Authorities for client certificates; with them, clients are asked for one, and one that
+        /// they did not certify is refused.
         public var clientAuthority: String?
+        /// Whether a client without a certificate is refused; counts with `clientAuthority` only.
+        public var requiresClientCertificate: Bool
 
-        public init(certificateChain: String, privateKey: String, clientAuthority: String? = nil) {
+        public init(
+            certificateChain: String, privateKey: String, clientAuthority: String? = nil,
+            requiresClientCertificate: Bool = true
+        ) {
             self.certificateChain = certificateChain
             self.privateKey = privateKey
             self.clientAuthority = clientAuthority
+            self.requiresClientCertificate = requiresClientCertificate
         }
     }
 
@@ -150,7 +157,9 @@ public final class TLSContext: Sendable {
         }
         unsafe SSL_CTX_set_client_CA_list(context, names)
         unsafe SSL_CTX_set_verify(
-            context, SSL_VERIFY_PEER | SSL_VERIFY_FAIL_IF_NO_PEER_CERT, nil)
+            context,
+            files.requiresClientCertificate
+                ? SSL_VERIFY_PEER | SSL_VERIFY_FAIL_IF_NO_PEER_CERT : SSL_VERIFY_PEER, nil)
     }
 
     private static func mismatch(_ files: TLSContext.Files) -> TLSError {

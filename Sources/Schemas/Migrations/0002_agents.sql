@@ -10,6 +10,7 @@ CREATE TABLE heartline.registration_tokens (
     created_by text NOT NULL,
     expires_at timestamptz NOT NULL,
     used_at timestamptz,
+    revoked_at timestamptz,
     device_id uuid,
     note text NOT NULL DEFAULT ''
 );
@@ -21,6 +22,7 @@ COMMENT ON COLUMN heartline.registration_tokens.created_at IS 'When it was made.
 COMMENT ON COLUMN heartline.registration_tokens.created_by IS 'The operator who made it.';
 COMMENT ON COLUMN heartline.registration_tokens.expires_at IS 'From here on it is refused, used or not.';
 COMMENT ON COLUMN heartline.registration_tokens.used_at IS 'When a device was provisioned with it; null: not yet.';
+COMMENT ON COLUMN heartline.registration_tokens.revoked_at IS 'When an operator revoked it; from then on it has expired.';
 COMMENT ON COLUMN heartline.registration_tokens.device_id IS 'The device that was provisioned with it.';
 COMMENT ON COLUMN heartline.registration_tokens.note IS 'What the operator wrote beside it.';
 
@@ -73,6 +75,8 @@ COMMENT ON COLUMN heartline.config_delivery.delivered_at IS 'Receipt time of the
 CREATE VIEW heartline.config_rollout AS
     SELECT v.device_id, v.version, v.kind, v.reload_hash, v.suspended, v.changed_at, v.changed_by,
            d.version AS delivered_version, d.delivered_at,
+           CASE WHEN v.suspended THEN 'suspended' WHEN d.version >= v.version THEN 'delivered'
+                ELSE 'waiting' END AS state,
            CASE WHEN d.version >= v.version THEN d.delivered_at - v.changed_at END AS delay
       FROM (SELECT DISTINCT ON (device_id) * FROM heartline.config_versions
              ORDER BY device_id, version DESC) v
@@ -89,7 +93,14 @@ COMMENT ON COLUMN heartline.config_rollout.changed_at IS 'When it was made.';
 COMMENT ON COLUMN heartline.config_rollout.changed_by IS 'By whom.';
 COMMENT ON COLUMN heartline.config_rollout.delivered_version IS 'The version that the device was last answered; null: none yet.';
 COMMENT ON COLUMN heartline.config_rollout.delivered_at IS 'Since when it is answered that one.';
+COMMENT ON COLUMN heartline.config_rollout.state IS 'delivered; waiting for the device''s next heartbeat; or suspended: the device is answered no configuration at all.';
 COMMENT ON COLUMN heartline.config_rollout.delay IS 'From the change to the heartbeat that was answered with it; null while it is on its way.';
+
+-- Pipelines --------------------------------------------------------------------------------------
+
+-- Every pipeline of the releases before read heartbeats.
+ALTER TABLE heartline.stream_partitions ADD COLUMN topic text NOT NULL DEFAULT 'heartbeats';
+COMMENT ON COLUMN heartline.stream_partitions.topic IS 'The pipeline''s source topic, which the offsets are of.';
 
 -- Operators --------------------------------------------------------------------------------------
 
