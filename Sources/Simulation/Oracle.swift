@@ -70,9 +70,6 @@ final class Oracle {
     var minutes: [[Minute]]
     /// Events of topic alerts that commits put into the outbox.
     var alertEvents = 0
-    /// When a heartbeat of a device last came to the log late. Behind a front-end that has caught up, two
-    /// heartbeats of a device may stand at one place of the watched axis, and the second is passed over.
-    var cameLate: [Int: Int64] = [:]
     private var indices: [DeviceID: Int] = [:]
 
     init(devices: Int, partitions: Int) {
@@ -278,6 +275,13 @@ final class Oracle {
         return later >= Self.expulsion
     }
 
+    /// A device whose only words were lost on their way is unknown, not offline.
+    private func wasHeard(_ index: Int, _ device: SimulatedDevice) -> Bool {
+        journal[device.partition].contains { record in
+            if case .heartbeat = record.kind { record.subject == index } else { false }
+        }
+    }
+
     /// What can be demanded at any time: late enough after the last disturbance, alerts are as the truth
     /// is.
     func look(at world: World) {
@@ -302,7 +306,8 @@ final class Oracle {
                     device: index, in: world)
             } else if device.life == .silent, !isOpen, let last = device.sayings.last,
                 let known = status[index], !known.isFlapping, known.state != "stopped",
-                known.state != "suspended", !device.sayings.suffix(3).contains(where: \.saysStopped)
+                known.state != "suspended", known.state != "unknown" || wasHeard(index, device),
+                !device.sayings.suffix(3).contains(where: \.saysStopped)
             {
                 // A tick, the most that a place may lie ahead, and the time that requests take.
                 let due =

@@ -170,7 +170,6 @@ extension World {
         log.append(record, to: partition)
         oracle.journal[partition].append(note)
         if case .heartbeat = note.kind {
-            if now - note.time > 6_000 { oracle.cameLate[note.subject] = now }
             self.note(device: note.subject) {
                 """
                 record \(oracle.journal[partition].count - 1) of partition \(partition): device \
