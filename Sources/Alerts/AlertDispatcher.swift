@@ -205,12 +205,7 @@ private final class DispatcherWorker: Sendable {
     }
 
     private func pause(_ milliseconds: Int64) {
-        let start = SystemClock.monotonicMilliseconds()
-        while goesOn {
-            let left = start + milliseconds - SystemClock.monotonicMilliseconds()
-            if left <= 0 { return }
-            waker.wait(milliseconds: left)
-        }
+        waker.wait(milliseconds: milliseconds) { goesOn }
     }
 
     /// One transaction: reads what is new, decides, and stores the decisions with their messages.

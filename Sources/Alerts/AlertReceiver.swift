@@ -90,12 +90,7 @@ final class ReceiverWorker: Sendable {
     }
 
     private func wait(milliseconds: Int64) {
-        let start = SystemClock.monotonicMilliseconds()
-        while goesOn {
-            let left = start + milliseconds - SystemClock.monotonicMilliseconds()
-            if left <= 0 { return }
-            waker.wait(milliseconds: left)
-        }
+        waker.wait(milliseconds: milliseconds) { goesOn }
     }
 
     private func serve(channel: String, _ store: DeliveryStore) throws {

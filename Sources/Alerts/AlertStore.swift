@@ -168,7 +168,7 @@ extension PostgresRow {
 
     /// Of a timestamptz, since 1970; fractions are cut off.
     func milliseconds(_ column: Int) throws(PostgresError) -> Int64 {
-        try timestamptz(column) / 1_000 + 946_684_800_000
+        EventTime(postgresMicroseconds: try timestamptz(column)).milliseconds
     }
 }
 

@@ -38,7 +38,7 @@ extension KafkaLog {
         do throws(KafkaError) {
             consumer = try KafkaConsumer(
                 of: topic.rawValue, configuration, wakeDescriptor: waker.descriptor,
-                observer: SilentObserver())
+                observer: health)
         } catch { throw EventLogError(.reading, error) }
         while consumer.nextChange() == nil {
             if let error = consumer.serve() { throw EventLogError(.reading, error) }
@@ -68,9 +68,4 @@ extension KafkaLog {
         }
         return total
     }
-}
-
-private final class SilentObserver: KafkaObserver {
-    func kafkaReported(_ error: KafkaError) {}
-    func kafkaLogged(level: Int32, _ message: String) {}
 }

@@ -13,7 +13,7 @@ public final class KafkaLog: EventLog {
 
     public let settings: KafkaLogSettings
     private let admin: KafkaAdmin
-    private let health: KafkaHealth
+    let health: KafkaHealth
     private let watch: KafkaWatch
     private let makeTopics:
         (@Sendable (_ topics: [(name: String, partitions: Int32)]) throws -> Void)?

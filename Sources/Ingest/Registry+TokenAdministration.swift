@@ -53,18 +53,18 @@ extension Registry {
                 "making registration tokens", .badSetting,
                 "a note has at most \(Self.maximumNote) characters and no control characters")
         }
-        guard ttl >= .seconds(1), ttl <= Self.maximumTokenLife else {
-            throw RegistryError(
-                "making registration tokens", .badSetting, "a life of \(ttl) is not 1 s to 365 d")
-        }
+        // Before it is counted in milliseconds, which could overflow.
+        try Self.checkTokenLife(ttl)
         let milliseconds =
             ttl.components.seconds * 1_000 + ttl.components.attoseconds / 1_000_000_000_000_000
         let details = TokenDetails(count: count, ttl_ms: milliseconds, note: note)
         var made: [RegistrationToken] = []
         let answer: TokensMade = try audited("token.create", of: "", details, by: request) { _ in
-            // Random ones; their digests are exchanged where they are to follow from the request.
-            made = try createTokens(count: count, ttl: ttl, actor: request.actor, note: note)
-            if let id = request.id { try derive(&made, from: id) }
+            made = try createTokens(
+                count: count, ttl: ttl, actor: request.actor, note: note
+            ) { index in
+                try request.id.map { token(of: $0, index) } ?? DeviceID.random()
+            }
             return TokensMade(
                 token_ids: made.map(\.id),
                 expires_at_ms: made.first?.expiresAt.milliseconds ?? 0)
@@ -79,28 +79,6 @@ extension Registry {
         return made
     }
 
-    /// Exchanges tokens for those that follow from a request.
-    private func derive(_ made: inout [RegistrationToken], from requestID: String) throws {
-        var ids: [(UInt64, UInt64)] = []
-        var digests = ByteBuffer()
-        for index in made.indices {
-            let token = token(of: requestID, index)
-            made[index].token = token.description
-            guard let id = DeviceID(made[index].id) else { continue }
-            ids.append((id.high, id.low))
-            digests.appendBigEndian(Int32(32))
-            digests.append(token.tokenDigest)
-        }
-        var parameters = PostgresParameters(.uuidArray(ids))
-        parameters.append(arrayOf: .bytea, count: ids.count, elements: digests.span)
-        try connection.execute(
-            """
-            UPDATE heartline.registration_tokens t SET token_digest = derived.digest \
-            FROM unnest($1::uuid[], $2::bytea[]) AS derived (id, digest) \
-            WHERE t.token_id = derived.id
-            """, parameters: parameters)
-    }
-
     /// The token that follows from a request: a UUID (RFC 9562, version 8) of 122 bits of an HMAC.
     private func token(of requestID: String, _ index: Int) -> DeviceID {
         var message = ByteBuffer()
@@ -111,12 +89,8 @@ extension Registry {
         message.append(UInt8(0))
         message.append(decimal: Int64(index))
         let key = secretKey
-        let bytes = HMACSHA256.authenticate(message.span, key: key.span).bytes
-        func word(_ start: Int) -> UInt64 {
-            bytes[start..<(start + 8)].reduce(0) { $0 << 8 | UInt64($1) }
-        }
-        return DeviceID(
-            high: word(0) & ~0xF000 | 0x8000, low: word(8) & ~(3 << 62) | (2 << 62))
+        let (high, low) = HMACSHA256.authenticate(message.span, key: key.span).uuid
+        return DeviceID(high: high, low: low)
     }
 
     /// Registration tokens, the newest first.

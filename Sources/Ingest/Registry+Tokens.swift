@@ -34,23 +34,36 @@ extension Registry {
     public func createTokens(
         count: Int, ttl: Duration, actor: String, note: String = ""
     ) throws -> [RegistrationToken] {
+        try createTokens(count: count, ttl: ttl, actor: actor, note: note) { _ in
+            try DeviceID.random()
+        }
+    }
+
+    static func checkTokenLife(_ ttl: Duration) throws {
+        guard ttl >= .seconds(1), ttl <= maximumTokenLife else {
+            throw RegistryError(
+                "making registration tokens", .badSetting, "a life of \(ttl) is not 1 s to 365 d")
+        }
+    }
+
+    /// - Parameter makeToken: given the token's place; no two are the same.
+    func createTokens(
+        count: Int, ttl: Duration, actor: String, note: String,
+        makeToken: (_ index: Int) throws -> DeviceID
+    ) throws -> [RegistrationToken] {
         guard count >= 1, count <= Self.maximumTokens else {
             throw RegistryError(
                 "making registration tokens", .badSetting,
                 "\(count) tokens are not 1 to \(Self.maximumTokens)")
         }
-        guard ttl >= .seconds(1), ttl <= Self.maximumTokenLife else {
-            throw RegistryError(
-                "making registration tokens", .badSetting, "a life of \(ttl) is not 1 s to 365 d")
-        }
+        try Self.checkTokenLife(ttl)
         var tokens: [DeviceID] = []
         var ids: [(UInt64, UInt64)] = []
         var digests = ByteBuffer()
-        for _ in 0..<count {
-            let token = try DeviceID.random()
-            let digest = token.tokenDigest
+        for index in 0..<count {
+            let token = try makeToken(index)
             digests.appendBigEndian(Int32(32))
-            digests.append(digest)
+            digests.append(token.tokenDigest)
             tokens.append(token)
             let id = try DeviceID.random()
             ids.append((id.high, id.low))
@@ -94,13 +107,6 @@ extension DeviceID {
         bytes.appendBigEndian(high)
         bytes.appendBigEndian(low)
         return SHA256.hash(bytes.span)
-    }
-}
-
-extension EventTime {
-    /// From PostgreSQL's binary `timestamptz`, cut to milliseconds.
-    init(postgresMicroseconds microseconds: Int64) {
-        self.init(milliseconds: microseconds / 1_000 + 946_684_800_000)
     }
 }
 

@@ -126,8 +126,7 @@ public final class Registry {
             device: DeviceID(high: high, low: low), internalAddress: try row.text(1),
             publicKey: try row.text(2), version: try row.int8(3), isSuspended: try row.bool(4),
             expectedIntervalMilliseconds: try row.optionalInterval(5).map { $0 / 1_000 },
-            createdAt: EventTime(
-                milliseconds: try row.timestamptz(6) / 1_000 + 946_684_800_000))
+            createdAt: EventTime(postgresMicroseconds: try row.timestamptz(6)))
     }
 
     public var deviceCount: Int64 {

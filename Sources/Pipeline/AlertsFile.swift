@@ -9,13 +9,7 @@ public enum AlertsFile {
     /// Reads the file, and the files of secrets that it names.
     /// - Throws: everything that is wrong with it, in the order of its lines.
     public static func load(_ path: String) throws(PipelineFileErrors) -> AlertsConfiguration {
-        let bytes: [UInt8]
-        do throws(SystemError) {
-            bytes = try FileSystem.bytes(of: path, limit: YAMLLimits().sizeBytes)
-        } catch {
-            throw PipelineFileErrors([PipelineFileError(path, nil, "\(error)")])
-        }
-        return try parse(bytes, path: path)
+        try parse(try PipelineFileReader.text(of: path), path: path)
     }
 
     /// Reads the text of the file.
@@ -23,15 +17,9 @@ public enum AlertsFile {
     public static func parse(
         _ text: [UInt8], path: String
     ) throws(PipelineFileErrors) -> AlertsConfiguration {
-        let root: YAMLNode?
-        do throws(YAMLError) {
-            root = try YAMLNode.parse(text.span)
-        } catch {
-            throw PipelineFileErrors([PipelineFileError(path, error.mark, error.reason)])
-        }
+        let root = try PipelineFileReader.root(of: text, path: path)
         var reader = PipelineFileReader(path: path)
-        let configuration = reader.alerts(
-            root ?? YAMLNode(.mapping([]), at: YAMLMark(line: 1, column: 1)))
+        let configuration = reader.alerts(root)
         guard reader.errors.isEmpty else { throw PipelineFileErrors(reader.errors) }
         return configuration
     }

@@ -84,7 +84,7 @@ struct CaseTables {
     }
 
     private static func time(_ bytes: [UInt8]?) -> EventTime {
-        EventTime(milliseconds: number(bytes) / 1_000 + 946_684_800_000)
+        EventTime(postgresMicroseconds: number(bytes))
     }
 
     /// The device's row of `device_status`.

@@ -3,7 +3,7 @@ internal import System
 public import YAML
 
 /// One pipeline as its YAML file says it: source topic, processor with its settings, sinks, and the
-/// cases that prove it (`docs/pipelines.md`).
+/// cases that prove it (as in `pipelines/tunnel-health.yaml`).
 public struct PipelineFile: Sendable {
     /// As it was given; for messages.
     public var path: String
@@ -22,28 +22,16 @@ public struct PipelineFile: Sendable {
     /// Reads a pipeline file.
     /// - Throws: everything that is wrong with it, in the order of its lines.
     public static func load(_ path: String) throws(PipelineFileErrors) -> PipelineFile {
-        let bytes: [UInt8]
-        do throws(SystemError) {
-            bytes = try FileSystem.bytes(of: path, limit: YAMLLimits().sizeBytes)
-        } catch {
-            throw PipelineFileErrors([PipelineFileError(path, nil, "\(error)")])
-        }
-        return try parse(bytes, path: path)
+        try parse(try PipelineFileReader.text(of: path), path: path)
     }
 
     /// Reads the text of a pipeline file; `path` is for messages.
     public static func parse(
         _ text: [UInt8], path: String
     ) throws(PipelineFileErrors) -> PipelineFile {
-        let root: YAMLNode?
-        do throws(YAMLError) {
-            root = try YAMLNode.parse(text.span)
-        } catch {
-            throw PipelineFileErrors([PipelineFileError(path, error.mark, error.reason)])
-        }
+        let root = try PipelineFileReader.root(of: text, path: path)
         var reader = PipelineFileReader(path: path)
-        let file = reader.pipeline(
-            root ?? YAMLNode(.mapping([]), at: YAMLMark(line: 1, column: 1)))
+        let file = reader.pipeline(root)
         guard let file, reader.errors.isEmpty else { throw PipelineFileErrors(reader.errors) }
         return file
     }

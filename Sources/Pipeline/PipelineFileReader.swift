@@ -1,5 +1,6 @@
 internal import Processors
 internal import Schemas
+internal import System
 internal import YAML
 
 /// Reads the nodes of one pipeline file and gathers everything that is wrong with them.
@@ -8,6 +9,26 @@ struct PipelineFileReader {
     private(set) var errors: [PipelineFileError] = []
 
     init(path: String) { self.path = path }
+
+    static func text(of path: String) throws(PipelineFileErrors) -> [UInt8] {
+        do throws(SystemError) {
+            return try FileSystem.bytes(of: path, limit: YAMLLimits().sizeBytes)
+        } catch {
+            throw PipelineFileErrors([PipelineFileError(path, nil, "\(error)")])
+        }
+    }
+
+    /// What a text holds; a mapping of nothing if it holds nothing.
+    static func root(
+        of text: [UInt8], path: String
+    ) throws(PipelineFileErrors) -> YAMLNode {
+        do throws(YAMLError) {
+            return try YAMLNode.parse(text.span)
+                ?? YAMLNode(.mapping([]), at: YAMLMark(line: 1, column: 1))
+        } catch {
+            throw PipelineFileErrors([PipelineFileError(path, error.mark, error.reason)])
+        }
+    }
 
     mutating func fail(_ mark: YAMLMark, _ message: String) {
         errors.append(PipelineFileError(path, mark, message))

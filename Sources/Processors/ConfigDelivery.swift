@@ -21,7 +21,7 @@ public struct ConfigDelivery: Processor {
     public static var tables: [TableSchema] { [.configDelivery] }
 
     /// 40 bytes a device.
-    private struct Slot: DeviceKeyed {
+    private struct Slot: DepartingDevice {
         var id: DeviceID
         /// The newest version that it was answered; of a removed device the version that removed it.
         var version: Int64 = 0
@@ -63,7 +63,7 @@ public struct ConfigDelivery: Processor {
             guard heartbeat.configVersion > devices[index].version else { return }
             deliver(heartbeat.configVersion, to: index, at: place, into: &effects)
         case .lifecycle(let lifecycle):
-            forget(at: place.timestamp)
+            departed.forget(in: &devices, at: place.timestamp)
             if lifecycle.kind == .removed { remove(lifecycle, at: place.timestamp) }
         case .beacon: break
         }
@@ -90,14 +90,6 @@ public struct ConfigDelivery: Processor {
         devices[index].since = time.milliseconds
         devices[index].isRemoved = true
         departed.append(lifecycle.device, at: time)
-    }
-
-    /// Removed devices whose memory is over.
-    private mutating func forget(at time: EventTime) {
-        while let device = departed.next(at: time) {
-            guard let slot = devices.find(device), devices[slot].isRemoved else { continue }
-            devices.remove(device)
-        }
     }
 
     // MARK: - Rows

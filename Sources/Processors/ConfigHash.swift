@@ -22,7 +22,7 @@ public struct ConfigHash: Processor {
     public static var tables: [TableSchema] { [.configVersions] }
 
     /// 48 bytes a device.
-    private struct Slot: DeviceKeyed {
+    private struct Slot: DepartingDevice {
         var id: DeviceID
         /// 0: none yet.
         var version: Int64 = 0
@@ -56,7 +56,7 @@ public struct ConfigHash: Processor {
     public mutating func apply(
         _ change: ConfigChange, at place: RecordPlace, into effects: inout Effects
     ) {
-        forget(at: place.timestamp)
+        departed.forget(in: &devices, at: place.timestamp)
         let (index, isNew) = devices.slot(of: change.device)
         var slot = devices[index]
         guard change.version > slot.version else {
@@ -83,14 +83,6 @@ public struct ConfigHash: Processor {
 
         append(change, hashes, changed, at: place, to: &effects)
         ring(change, hashes, at: place, into: &effects)
-    }
-
-    /// Removed devices whose memory is over.
-    private mutating func forget(at time: EventTime) {
-        while let device = departed.next(at: time) {
-            guard let slot = devices.find(device), devices[slot].isRemoved else { continue }
-            devices.remove(device)
-        }
     }
 
     private func append(

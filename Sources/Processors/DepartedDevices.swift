@@ -1,6 +1,11 @@
 internal import Bytes
 internal import Schemas
 
+/// What is kept of a device that can be removed.
+protocol DepartingDevice: DeviceKeyed {
+    var isRemoved: Bool { get }
+}
+
 /// Devices that were removed from the registry a short while ago: what is still on its way about them
 /// must not bring them back, and after that nothing of them needs to be kept.
 struct DepartedDevices: Sendable {
@@ -20,8 +25,18 @@ struct DepartedDevices: Sendable {
         entries.append(Entry(device: device, time: time.milliseconds))
     }
 
+    /// Frees the devices that need not be remembered any more, but for those that came back.
+    mutating func forget<Slot: DepartingDevice>(
+        in devices: inout DeviceTable<Slot>, at time: EventTime
+    ) {
+        while let device = next(at: time) {
+            guard let slot = devices.find(device), devices[slot].isRemoved else { continue }
+            devices.remove(device)
+        }
+    }
+
     /// Takes out the next device that need not be remembered any more.
-    mutating func next(at time: EventTime) -> DeviceID? {
+    private mutating func next(at time: EventTime) -> DeviceID? {
         guard head < entries.count, entries[head].time + Self.memory <= time.milliseconds else {
             return nil
         }

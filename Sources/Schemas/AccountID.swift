@@ -108,13 +108,8 @@ public struct AccountPair: Hashable, Sendable, CustomStringConvertible {
         var text = ByteBuffer()
         text.append("connection:")
         text.append(self)
-        let bytes = SHA256.hash(text.span).bytes
-        func word(_ start: Int) -> UInt64 {
-            bytes[start..<(start + 8)].reduce(0) { $0 << 8 | UInt64($1) }
-        }
-        return ConnectionID(
-            high: word(0) & ~0xF000 | 0x8000,
-            low: word(8) & 0x3FFF_FFFF_FFFF_FFFF | 0x8000_0000_0000_0000)
+        let (high, low) = SHA256.hash(text.span).uuid
+        return ConnectionID(high: high, low: low)
     }
 
     /// The key: the two ids in byte order, joined by a colon.

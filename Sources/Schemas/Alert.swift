@@ -29,15 +29,8 @@ public enum AlertID {
         text.append(entity)
         text.append(0x0A)
         text.append(decimal: episode)
-        let digest = ByteBuffer(SHA256.hash(text.span).bytes)
-        var high: UInt64 = 0
-        var low: UInt64 = 0
-        for index in 0..<8 {
-            high = high << 8 | UInt64(digest[index])
-            low = low << 8 | UInt64(digest[index + 8])
-        }
-        return DeviceID(
-            high: high & ~0xF000 | 0x8000, low: low & 0x3FFF_FFFF_FFFF_FFFF | 0x8000_0000_0000_0000)
+        let (high, low) = SHA256.hash(text.span).uuid
+        return DeviceID(high: high, low: low)
     }
 }
 

@@ -114,6 +114,14 @@ public struct EventTime: Hashable, Comparable, Sendable, CustomStringConvertible
         return buffer.span.text
     }
 
+    /// From PostgreSQL's binary `timestamptz`, microseconds since 2000-01-01T00:00:00Z; fractions of a
+    /// millisecond are cut off, and infinities become the ends of the range that can be shown.
+    public init(postgresMicroseconds microseconds: Int64) {
+        let time = microseconds / 1_000 + 946_684_800_000
+        self.init(
+            milliseconds: min(max(time, Self.earliest.milliseconds), Self.latest.milliseconds))
+    }
+
     /// Microseconds since 2000-01-01T00:00:00Z: PostgreSQL's binary `timestamptz`, kept in the
     /// range of years that it can show (0001 to 9999).
     public var postgresMicroseconds: Int64 {

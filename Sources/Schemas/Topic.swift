@@ -1,4 +1,4 @@
-/// A topic of Heartline, with what its records promise (docs/topics.md).
+/// A topic of Heartline, with what its records promise.
 public enum Topic: String, CaseIterable, Sendable {
     case heartbeats
     case configChanges = "config-changes"

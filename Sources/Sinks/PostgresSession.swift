@@ -224,7 +224,7 @@ final class PostgresSession {
                     .reading, "heartline.outbox", "topic \(name) is not known to this release")
             }
             let value = try row.optionalBytea(3)
-            let time = EventTime(milliseconds: try row.timestamptz(4) / 1_000 + 946_684_800_000)
+            let time = EventTime(postgresMicroseconds: try row.timestamptz(4))
             let sequence = try row.int8(0)
             let key = try row.bytea(2)
             if let value {

@@ -173,12 +173,7 @@ private final class OutboxWorker<Destination: EventLog>: Sendable {
     }
 
     private func pause(_ milliseconds: Int64) {
-        let start = SystemClock.monotonicMilliseconds()
-        while goesOn {
-            let left = start + milliseconds - SystemClock.monotonicMilliseconds()
-            if left <= 0 { return }
-            waker.wait(milliseconds: left)
-        }
+        waker.wait(milliseconds: milliseconds) { goesOn }
     }
 
     /// Reads, publishes and deletes one batch a topic.
@@ -296,16 +291,6 @@ private struct OutboxBatch {
         }
         sequences.append(try row.int8(0))
         lastBytes = key.count + (value?.count ?? 0)
-    }
-}
-
-extension EventTime {
-    /// From PostgreSQL's binary `timestamptz`; fractions of a millisecond are cut off.
-    fileprivate init(postgresMicroseconds: Int64) {
-        let milliseconds = postgresMicroseconds / 1_000 + 946_684_800_000
-        self.init(
-            milliseconds: min(
-                max(milliseconds, EventTime.earliest.milliseconds), EventTime.latest.milliseconds))
     }
 }
 

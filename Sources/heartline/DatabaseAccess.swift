@@ -28,8 +28,3 @@ enum DatabaseAccess {
             address(arguments), options: PostgresOptions(applicationName: "heartline \(role)"))
     }
 }
-
-/// Microseconds since 2000, as PostgreSQL has them, as milliseconds since 1970.
-func milliseconds(postgres microseconds: Int64) -> Int64 {
-    microseconds / 1_000 + 946_684_800_000
-}

@@ -104,6 +104,6 @@ enum DeviceShow {
     }
 
     private static func time(_ microseconds: Int64) -> String {
-        "\(EventTime(milliseconds: milliseconds(postgres: microseconds)))"
+        "\(EventTime(postgresMicroseconds: microseconds))"
     }
 }

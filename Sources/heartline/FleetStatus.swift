@@ -75,7 +75,7 @@ struct FleetStatus {
             alerts.append(
                 OpenAlerts(
                     kind: try row.text(0), count: try row.int8(1),
-                    oldest: milliseconds(postgres: try row.timestamptz(2))))
+                    oldest: EventTime(postgresMicroseconds: try row.timestamptz(2)).milliseconds))
         }
         for row in try connection.execute(
             """
@@ -88,7 +88,7 @@ struct FleetStatus {
                     pipeline: try row.text(0), source: Topic(rawValue: try row.text(5)),
                     partition: try row.int4(1),
                     committed: try row.int8(2),
-                    updatedAt: milliseconds(postgres: try row.timestamptz(3)),
+                    updatedAt: EventTime(postgresMicroseconds: try row.timestamptz(3)).milliseconds,
                     owner: try row.text(4)))
         }
         for row in try connection.execute(
@@ -105,7 +105,7 @@ struct FleetStatus {
                 Change(
                     device: DeviceID(high: high, low: low), from: try row.text(1),
                     to: try row.text(2), reason: try row.text(3),
-                    at: milliseconds(postgres: try row.timestamptz(4))))
+                    at: EventTime(postgresMicroseconds: try row.timestamptz(4)).milliseconds))
         }
         guard let log else { return }
         var ends: [TopicPartition: Int64] = [:]

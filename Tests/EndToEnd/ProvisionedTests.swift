@@ -9,27 +9,6 @@ import TestSupport
 import Testing
 
 @Suite("heartline up: an agent that provisions itself") struct ProvisionedTests {
-    private struct Payload: Decodable {
-        var device_id: String
-        var private_key: String
-        var preshared_key: String
-    }
-
-    private static func payload(
-        _ answer: RawResponse, _ hardwareID: String, salt: String
-    ) throws -> Payload {
-        let fields = try JSONDecoder().decode([String: String].self, from: Data(answer.body.bytes))
-        let sealed = ByteBuffer(
-            try #require(Data(base64Encoded: fields["encrypted_config"] ?? "")))
-        let material = ByteBuffer((hardwareID + salt).utf8)
-        let key = SHA256.hash(material.span).bytes
-        var cipher = try AESGCM(key: key.span)
-        var plaintext = ByteBuffer()
-        let nothing = ByteBuffer()
-        try cipher.open(sealed.span, associatedData: nothing.span, into: &plaintext)
-        return try JSONDecoder().decode(Payload.self, from: Data(plaintext.bytes))
-    }
-
     @Test("From a token to a judged device; and no secret of it is written anywhere")
     func provisioned() async throws {
         let running = try await RunningHeartline()
@@ -53,7 +32,8 @@ import Testing
             let body = "{\"token\":\"\(token)\",\"hwid\":\"phone-1\"}"
             let answer = try client.request("POST", "/api/v1/provision", body: body.utf8)
             #expect(answer.status == 200)
-            let payload = try Self.payload(answer, "phone-1", salt: salt)
+            let payload = try ProvisionedPayload(
+                Data(answer.body.bytes), hardwareID: "phone-1", salt: salt)
             device = DeviceID(payload.device_id)
             let refused = try client.request("POST", "/api/v1/provision", body: body.utf8)
             #expect(refused.status == 400)

@@ -50,28 +50,6 @@ import Testing
         }
     }
 
-    private struct Payload: Decodable {
-        var device_id: String
-        var private_key: String
-        var preshared_key: String
-    }
-
-    private static func payload(
-        _ answer: Answer, _ hardwareID: String, salt: String
-    ) throws -> Payload {
-        #expect(answer.status == 200)
-        let fields = try JSONDecoder().decode([String: String].self, from: Data(answer.text.utf8))
-        let sealed = ByteBuffer(
-            try #require(Data(base64Encoded: fields["encrypted_config"] ?? "")))
-        let material = ByteBuffer((hardwareID + salt).utf8)
-        let key = SHA256.hash(material.span).bytes
-        var cipher = try AESGCM(key: key.span)
-        var plaintext = ByteBuffer()
-        let nothing = ByteBuffer()
-        try cipher.open(sealed.span, associatedData: nothing.span, into: &plaintext)
-        return try JSONDecoder().decode(Payload.self, from: Data(plaintext.bytes))
-    }
-
     private static func secret(_ path: String) throws -> String {
         try String(contentsOfFile: path, encoding: .utf8).trimmingCharacters(
             in: .whitespacesAndNewlines)
@@ -169,7 +147,7 @@ import Testing
 
         // Provisioned, and again with other keys.
         var device = ""
-        func learn(_ payload: Payload, _ name: String) {
+        func learn(_ payload: ProvisionedPayload, _ name: String) {
             device = payload.device_id
             search.add("private key of \(name)", text: payload.private_key)
             search.add("preshared key of \(name)", text: payload.preshared_key)
@@ -177,7 +155,10 @@ import Testing
         for (token, name) in [(tokens[0], "the first time"), (tokens[1], "the second time")] {
             let answer = try client.send(
                 .post, "/api/v1/provision", "{\"token\":\"\(token)\",\"hwid\":\"phone-1\"}")
-            learn(try Self.payload(answer, "phone-1", salt: salt), name)
+            #expect(answer.status == 200)
+            learn(
+                try ProvisionedPayload(
+                    Data(answer.text.utf8), hardwareID: "phone-1", salt: salt), name)
         }
 
         // Requests with secrets where none belong.

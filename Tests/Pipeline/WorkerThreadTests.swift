@@ -156,14 +156,13 @@ import Testing
                 "SELECT sum(next_offset)::int8 FROM heartline.stream_partitions") == 3_000)
     }
 
-    @Test func aTopicThatDoesNotExistIsToldAndReadOnceItDoes() throws {
-        let pipeline = try Pipeline()
+    /// A worker whose topic nobody has made.
+    private func startOnMissingTopic(_ pipeline: Pipeline) -> (WorkerThread, PostgresSink) {
         let waker = Waker()
         let sink = PostgresSink(
             PostgresSink.Settings(
                 address: pipeline.database.url, pipeline: "none", source: .waves,
                 tables: Tally.tables, owner: "tests"), waker: waker)
-        defer { sink.close() }
         let log = pipeline.log
         let thread = WorkerThread.start(
             Tally.self,
@@ -173,6 +172,14 @@ import Testing
         ) { () throws(EventLogError) in
             try log.makeConsumer(of: .waves, group: "none", waker: waker)
         }
+        return (thread, sink)
+    }
+
+    @Test func aTopicThatDoesNotExistIsToldAndReadOnceItDoes() throws {
+        let pipeline = try Pipeline()
+        let (thread, sink) = startOnMissingTopic(pipeline)
+        defer { sink.close() }
+        let log = pipeline.log
         func becomes(_ condition: (WorkerStatus) -> Bool) -> Bool {
             let pause = Waker()
             for _ in 0..<1_200 {
@@ -190,21 +197,8 @@ import Testing
 
     @Test func aWorkerThatNeverGetsAConsumerStops() throws {
         let pipeline = try Pipeline()
-        let waker = Waker()
-        let sink = PostgresSink(
-            PostgresSink.Settings(
-                address: pipeline.database.url, pipeline: "none", source: .waves,
-                tables: Tally.tables, owner: "tests"), waker: waker)
+        let (thread, sink) = startOnMissingTopic(pipeline)
         defer { sink.close() }
-        let log = pipeline.log
-        let thread = WorkerThread.start(
-            Tally.self,
-            settings: WorkerSettings(
-                pipeline: "none", outputPartitions: [.alerts: 3, .deadLetters: 3]),
-            processor: tallySettings(), producer: pipeline.producer, store: sink, waker: waker
-        ) { () throws(EventLogError) in
-            try log.makeConsumer(of: .waves, group: "none", waker: waker)
-        }
         // Hangs if the thread does not heed it.
         thread.stop(milliseconds: 1_000)
     }

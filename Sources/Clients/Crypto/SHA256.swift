@@ -33,6 +33,11 @@ public struct Digest: Hashable, Sendable, CustomStringConvertible {
     /// The first 64 bits.
     public var prefix: UInt64 { words.0 }
 
+    /// The first 16 bytes as a UUID of version 8 (RFC 9562, section 5.8).
+    public var uuid: (high: UInt64, low: UInt64) {
+        (words.0 & ~0xF000 | 0x8000, words.1 & ~(3 << 62) | 2 << 62)
+    }
+
     /// 64 lower-case hexadecimal digits.
     public var hex: String {
         var buffer = ByteBuffer()

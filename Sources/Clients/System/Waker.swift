@@ -30,6 +30,17 @@ public final class Waker: Sendable {
         return ready
     }
 
+    /// Waits for `milliseconds`, however many signals come, as long as `goesOn` says so; it is asked
+    /// again at each signal.
+    public func wait(milliseconds: Int64, while goesOn: () -> Bool) {
+        let end = SystemClock.monotonicMilliseconds() + milliseconds
+        while goesOn() {
+            let left = end - SystemClock.monotonicMilliseconds()
+            if left <= 0 { return }
+            wait(milliseconds: left)
+        }
+    }
+
     /// Takes a signal, if there is one, without waiting.
     public func drain() {
         var value: UInt64 = 0
