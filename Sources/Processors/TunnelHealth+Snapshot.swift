@@ -65,7 +65,9 @@ extension TunnelHealth {
         self.init(partition: partition, settings: settings)
         var reader = ByteReader(snapshot)
         guard let version = reader.littleEndian(UInt32.self) else { throw .damaged }
-        guard version == Self.snapshotVersion || version == Self.olderVersion else { throw .unknownVersion(version) }
+        guard version == Self.snapshotVersion || version == Self.olderVersion else {
+            throw .unknownVersion(version)
+        }
         guard
             let watched = WatchedTime(
                 reading: &reader, of: snapshot, silence: settings.frontEndSilence,
