@@ -74,17 +74,22 @@ let package = Package(
         library("Processors", ["Schemas", "Bytes"]),
         library("EventLog", ["Schemas", "Kafka", "KeyValue", "System", "Bytes"]),
         library("HTTP", ["TLS", "Crypto", "CLlhttp", "CWslay", "CSystem", "System", "Bytes"]),
+        // How apps are updated: sources, downloads, the installer; no HTTP server, no database.
+        library("Updates", ["Curl", "JSON", "Crypto", "System", "Bytes"]),
         library(
             "Ingest",
-            ["HTTP", "EventLog", "Schemas", "JSON", "Crypto", "Postgres", "System", "Bytes"]),
+            [
+                "HTTP", "EventLog", "Updates", "Schemas", "JSON", "Crypto", "Postgres", "System",
+                "Bytes",
+            ]),
         library("Sinks", ["EventLog", "Schemas", "Postgres", "Crypto", "System", "Bytes"]),
         library(
             "Alerts", ["Schemas", "Postgres", "Curl", "JSON", "Crypto", "System", "Bytes"]),
         library(
             "Pipeline",
             [
-                "Alerts", "Processors", "Sinks", "EventLog", "Schemas", "Postgres", "YAML",
-                "Crypto",
+                "Alerts", "Updates", "Processors", "Sinks", "EventLog", "Schemas", "Postgres",
+                "YAML", "Crypto",
                 "System",
                 "Bytes",
             ]),
@@ -93,8 +98,8 @@ let package = Package(
             name: "heartline",
             dependencies: [
                 "Alerts", "Ingest", "Pipeline", "Processors", "Sinks", "EventLog", "Kafka",
-                "HTTP", "Schemas", "Fleet", "Postgres", "Crypto", "TLS", "KeyValue", "JSON", "YAML",
-                "Curl", "System", "Bytes",
+                "HTTP", "Updates", "Schemas", "Fleet", "Postgres", "Crypto", "TLS", "KeyValue",
+                "JSON", "YAML", "Curl", "System", "Bytes",
             ],
             path: "Sources/heartline", swiftSettings: strict),
         library(

@@ -179,6 +179,12 @@ internal import TLS
                         connection, answer.status, answer.contentType, answer.headers, $0)
                 }
                 settle(connection)
+            case .streamBegun(let request, let answer):
+                guard let connection = connection(for: request), connection.isAwaited else {
+                    continue
+                }
+                continueAsStream(connection, answer)
+                settle(connection)
             case .chunk(let request, let bytes):
                 guard let connection = connection(for: request) else { continue }
                 append(bytes, to: connection)

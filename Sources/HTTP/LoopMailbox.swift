@@ -17,6 +17,8 @@ public final class LoopMailbox: Sendable {
     enum Entry: Sendable {
         case work(@Sendable () -> Void)
         case answer(RequestID, Answer)
+        /// The head of an answer that comes in pieces, to a request that waited; its body is ignored.
+        case streamBegun(RequestID, Answer)
         case chunk(RequestID, ByteBuffer)
         /// A message for a WebSocket.
         case message(RequestID, WebSocket.MessageKind, ByteBuffer)

@@ -67,6 +67,17 @@ final class StreamCore: Sendable {
         mailbox.post(.chunk(request, bytes))
     }
 
+    /// Answers the request as a whole, if nobody has answered it in any way.
+    func answer(_ answer: LoopMailbox.Answer) -> Bool {
+        guard !isEnded.exchange(true, ordering: .acquiringAndReleasing) else { return false }
+        open.store(false, ordering: .releasing)
+        mailbox.post(.answer(request, answer))
+        return true
+    }
+
+    /// Begins an answer in pieces.
+    func begin(_ answer: LoopMailbox.Answer) { mailbox.post(.streamBegun(request, answer)) }
+
     func finish() {
         guard !isEnded.exchange(true, ordering: .acquiringAndReleasing) else { return }
         open.store(false, ordering: .releasing)

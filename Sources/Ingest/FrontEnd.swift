@@ -25,6 +25,9 @@ public final class FrontEnd<LogType: EventLog>: Sendable {
     private let bell: BellTail<LogType>
     private let beacons: BeaconWriter
     private let server: Server
+    private let updates: UpdateService?
+    /// Where the update routes have a listener of their own.
+    private let updateServer: Server?
     private let admin: AdminListener?
     private let isStopped = Atomic(false)
 
@@ -87,13 +90,44 @@ public final class FrontEnd<LogType: EventLog>: Sendable {
         var listener = settings.server
         listener.limits.drainMilliseconds = min(
             listener.limits.drainMilliseconds, settings.drainMilliseconds)
-        server = try Server(configuration: listener) { loop in
-            IngestHandler(
-                AgentAPI(state, loop: loop),
-                provisioner.map {
-                    [ProvisionAPI($0, rates: rates, overloadBytes: state.overloadBytes)]
-                } ?? [])
+        let updates = try settings.updates.map { asked in
+            guard let partitions = try log.partitionCount(of: .updates) else {
+                throw FrontEndError(
+                    reason: "topic updates does not exist; create the topics first")
+            }
+            let shared = SharedPlace(asked.listener ?? listener)
+            return (
+                try UpdateService(
+                    asked, producer: producer, partitions: partitions,
+                    origin: { state.nextOrigin() }, databaseURL: databaseURL,
+                    secretKey: settings.secretKey,
+                    statementMilliseconds: settings.databaseMilliseconds,
+                    listening: { shared.place }), shared
+            )
         }
+        let service = updates?.0
+        let isApart = settings.updates?.listener != nil
+        server = try Server(configuration: listener) { loop in
+            var others: [any Routes] = []
+            if let provisioner {
+                others.append(
+                    ProvisionAPI(provisioner, rates: rates, overloadBytes: state.overloadBytes))
+            }
+            if let service, !isApart {
+                others.append(UpdateAPI(service, overloadBytes: state.overloadBytes))
+            }
+            return IngestHandler(AgentAPI(state, loop: loop), others)
+        }
+        self.updates = service
+        updateServer = try settings.updates?.listener.map { configuration in
+            var configuration = configuration
+            configuration.limits.drainMilliseconds = listener.limits.drainMilliseconds
+            return try Server(configuration: configuration) { _ in
+                guard let service else { preconditionFailure("a listener without its service") }
+                return UpdateHandler(UpdateAPI(service, overloadBytes: state.overloadBytes))
+            }
+        }
+        updates?.1.found((updateServer ?? server).boundAddress.port)
         admin = try settings.admin.map { configuration in
             try AdminListener(
                 configuration, readiness: readiness,
@@ -106,6 +140,8 @@ public final class FrontEnd<LogType: EventLog>: Sendable {
 
     /// Where the public listener really listens.
     public var boundAddress: (host: String, port: UInt16) { server.boundAddress }
+    /// Where the listener of updates really listens; `nil` where it has none of its own.
+    public var updateAddress: (host: String, port: UInt16)? { updateServer?.boundAddress }
     /// Where the operators' listener really listens.
     public var adminAddress: (host: String, port: UInt16)? { admin?.boundAddress }
     /// Counters of the public listener.
@@ -145,7 +181,9 @@ public final class FrontEnd<LogType: EventLog>: Sendable {
             loader.start()
             provisioner?.start()
             beacons.start()
+            updates?.start()
             try server.start()
+            try updateServer?.start()
         } catch {
             stop()
             throw error
@@ -159,7 +197,11 @@ public final class FrontEnd<LogType: EventLog>: Sendable {
     public func stop() -> Bool {
         guard !isStopped.exchange(true, ordering: .acquiringAndReleasing) else { return true }
         readiness.set("front-end", "stopping")
+        // Streams have to end before a drain can.
+        updates?.beginStopping(milliseconds: max(0, settings.drainMilliseconds - 1_500))
         server.drain()
+        updateServer?.drain()
+        updates?.stop()
         loader.stop()
         provisioner?.stop()
         bell.stop()
@@ -175,4 +217,20 @@ public final class FrontEnd<LogType: EventLog>: Sendable {
         admin?.stop()
         return isFlushed
     }
+}
+
+/// Where apps find the update routes; the port is known once it is bound.
+private final class SharedPlace: Sendable {
+    private let value: Mutex<UpdateListening>
+
+    init(_ configuration: ServerConfiguration) {
+        value = Mutex(
+            UpdateListening(
+                host: configuration.address.host, port: configuration.address.port,
+                isSecure: configuration.tls != nil))
+    }
+
+    var place: UpdateListening { value.withLock { $0 } }
+
+    func found(_ port: UInt16) { value.withLock { $0.port = port } }
 }

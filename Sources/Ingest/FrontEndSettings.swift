@@ -16,6 +16,8 @@ public struct FrontEndSettings: Sendable, CustomStringConvertible {
     /// answered 404.
     public var salt: [UInt8] = []
     public var provisioning = ProvisioningSettings()
+    /// How apps are updated; `nil`, the default: not from here, and their routes are answered 404.
+    public var updates: UpdateSettings?
     /// The front-end's name in beacons: stable over its restarts, and unlike any other's. At most
     /// 120 bytes. Default: the host's name and the address it listens on.
     public var name: String

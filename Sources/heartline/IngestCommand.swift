@@ -12,7 +12,8 @@ enum IngestCommand {
         options: [
             InstanceOptions.data, requiredDatabase, InstanceOptions.partitions,
             InstanceOptions.retention, InstanceOptions.spool,
-        ] + LogAccess.options + InstanceOptions.frontEnd + InstanceOptions.logging
+        ] + LogAccess.options + InstanceOptions.frontEnd + UpdateOptions.all
+            + InstanceOptions.logging
     ) { arguments in
         Signals.hold()
         InstanceOptions.configureLog(arguments)
