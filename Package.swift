@@ -109,59 +109,24 @@ let package = Package(
                 "Crypto", "System", "Bytes",
             ]),
 
-        tests("Bytes", ["Bytes"]),
-        tests("JSON", ["JSON", "Bytes"]),
-        tests("Crypto", ["Crypto", "Bytes"]),
-        tests("JWT", ["JWT", "Crypto", "COpenSSL", "Bytes"]),
-        tests("Postgres", ["Postgres", "Schemas", "Pipeline", "System", "Bytes"]),
-        tests("YAML", ["YAML"]),
         tests("Schemas", ["Schemas", "JSON", "Bytes"]),
         tests("Processors", ["Processors", "Schemas", "Bytes"]),
-        tests("EventLog", ["EventLog", "KeyValue", "Schemas", "System", "Bytes"]),
-        tests(
-            "Kafka",
-            [
-                "Kafka", "EventLog", "Pipeline", "Processors", "Sinks", "Schemas", "Postgres",
-                "System", "Bytes",
-            ]),
         tests(
             "HTTP", ["HTTP", "TLS", "System", "Bytes"], exclude: ["websocket_client.py"]),
         tests(
-            "Ingest",
-            [
-                "Ingest", "HTTP", "TLS", "EventLog", "Sinks", "Schemas", "Postgres", "JSON",
-                "Crypto", "YAML", "Pipeline", "System", "Bytes",
-            ]),
-        tests(
-            "Sinks", ["Sinks", "Schemas", "Postgres", "EventLog", "Pipeline", "System", "Bytes"]),
-        tests(
-            "Alerts",
-            [
-                "Alerts", "Schemas", "Postgres", "Curl", "Crypto", "System", "Bytes",
-            ]),
-        tests(
             "Pipeline",
             [
-                "Alerts", "Pipeline", "Processors", "Sinks", "EventLog", "Schemas", "Postgres",
-                "YAML", "Crypto", "System", "Bytes",
+                "Alerts", "Updates", "Pipeline", "Processors", "Sinks", "EventLog", "Schemas",
+                "Postgres", "YAML", "Crypto", "System", "Bytes",
             ]),
-        tests("Fleet", ["Fleet", "Schemas", "Curl", "Crypto", "JSON", "System", "Bytes"]),
-        tests(
-            "Simulation",
-            ["Pipeline", "Processors", "Sinks", "EventLog", "Schemas", "System", "Bytes"]),
+        tests("Updates", ["Updates", "Curl", "Crypto", "System", "Bytes"]),
         tests(
             "Contract",
             [
-                "Ingest", "HTTP", "EventLog", "Sinks", "Schemas", "Postgres", "Crypto", "System",
-                "Bytes",
+                "Ingest", "Updates", "HTTP", "EventLog", "Sinks", "Schemas", "Postgres", "Crypto",
+                "System", "Bytes",
             ],
-            exclude: ["agent.py", "requirements.txt"]),
-        tests(
-            "EndToEnd",
-            [
-                "Alerts", "Ingest", "Pipeline", "Processors", "Sinks", "EventLog", "Kafka", "HTTP",
-                "Schemas", "Fleet", "Postgres", "JSON", "Crypto", "Curl", "System", "Bytes",
-            ]),
+            exclude: ["agent.py", "requirements.txt", "updates_client.py"]),
     ],
     swiftLanguageModes: [.v6],
     cxxLanguageStandard: .cxx17

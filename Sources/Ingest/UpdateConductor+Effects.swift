@@ -15,9 +15,12 @@ extension UpdateConductor {
         let (id, attempt, mailbox) = (running.record.id, running.attempt, mailbox)
         let check = running.job.check
         let old = running.record.tracked
+        // Where there are no releases, another file is of a version that nobody has told.
+        let isSame = old.fingerprint == check?.asset?.fingerprint
+        let version = old.source.hasReleases || !isSame ? check?.latest : old.version
         records.submit {
             try $0.issueID(
-                id, attempt: attempt, version: check?.latest ?? old.version,
+                id, attempt: attempt, version: version,
                 assetName: check?.asset?.name, fingerprint: check?.asset?.fingerprint)
         } then: {
             mailbox.post(.issued(number, id: $0))
@@ -56,7 +59,7 @@ extension UpdateConductor {
             "ipa": running.file ?? "", "signed": "\(directory)/signed.ipa",
             "metadata": "\(directory)/metadata.plist", "work": directory,
             "device": record.device, "app": record.app, "team": record.team ?? "",
-            "version": running.job.check?.latest ?? "",
+            "version": Self.argument(running.job.check?.latest),
             "source": record.tracked.source.description,
         ]
         let (mailbox, isCut) = (mailbox, isCut)
@@ -82,6 +85,12 @@ extension UpdateConductor {
                 line: { mailbox.post(.input(number, .line($0))) })
             mailbox.post(.input(number, .ended(command, outcome)))
         }
+    }
+
+    /// A release's name is its publisher's: it must not be taken for an option.
+    private static func argument(_ text: String?) -> String {
+        guard let text, !text.hasPrefix("-") else { return "" }
+        return text
     }
 
     // MARK: - Events

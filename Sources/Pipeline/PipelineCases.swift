@@ -20,6 +20,7 @@ public struct PipelineCase: Sendable {
             case beacon(frontEnd: String, isLossy: Bool, isLeaving: Bool)
             case lifecycle(Lifecycle.Kind, device: String, expectedInterval: Int64?)
             case change(CaseChange)
+            case update(CaseUpdate)
         }
 
         var at: Int64
@@ -28,7 +29,7 @@ public struct PipelineCase: Sendable {
         /// Records of one moment stand in this order: a front-end's beacon goes behind what it took.
         var rank: Int {
             switch action {
-            case .lifecycle, .change: 0
+            case .lifecycle, .change, .update: 0
             case .heartbeat: 1
             case .beacon: 2
             }
@@ -56,6 +57,9 @@ public struct PipelineCase: Sendable {
         enum Entity: Hashable, Sendable {
             case device(String)
             case frontEnd(String)
+            case installation(String)
+            case attempt(String)
+            case release(String)
         }
 
         var entity: Entity
@@ -71,6 +75,8 @@ public struct PipelineCase: Sendable {
         var history: [String]?
         /// Of pipelines about configurations.
         var configuration = ConfigurationExpectation()
+        /// Of pipelines about updates: columns and what must stand in them.
+        var columns: [String: String] = [:]
     }
 
     /// The id that stands behind a short name; a UUID stands for itself.
@@ -142,8 +148,11 @@ extension PipelineFileReader {
         _ node: YAMLNode, for processor: PipelineFile.Kind
     ) -> [PipelineCase.Record] {
         let actions =
-            processor.source == .configChanges
-            ? ["change"] : ["heartbeat", "beacon", "beacons"] + Self.lifecycles.map(\.0)
+            switch processor.source {
+            case .configChanges: ["change"]
+            case .updates: Self.updateActions
+            default: ["heartbeat", "beacon", "beacons"] + Self.lifecycles.map(\.0)
+            }
         let keys = ["at", "every", "from", "until", "front_end"] + actions
         guard let fields = fields(node, of: "a step", keys) else { return [] }
         let named = actions.filter { fields[$0] != nil }
@@ -170,6 +179,8 @@ extension PipelineFileReader {
         case "beacons": made = .beacon(frontEnd: frontEnd, isLossy: false, isLeaving: false)
         case "beacon": made = beacon(entry.value, frontEnd: frontEnd)
         case "change": made = change(entry.value).map { .change($0) }
+        case _ where processor.source == .updates:
+            made = update(action, entry.value).map { .update($0) }
         default:
             let kind = Self.lifecycles.first { $0.0 == action }?.1 ?? .provisioned
             made = lifecycle(kind, entry.value)
@@ -316,6 +327,10 @@ extension PipelineFileReader {
         if items.isEmpty { fail(node.mark, "expect is empty: the test would prove nothing") }
         var expectations: [PipelineCase.Expectation] = []
         for item in items {
+            if case .updateRollout = processor {
+                if let said = updateExpectation(item, known: known) { expectations.append(said) }
+                continue
+            }
             let keys =
                 switch processor {
                 case .tunnelHealth:
@@ -325,6 +340,7 @@ extension PipelineFileReader {
                     ]
                 case .configHash, .configDelivery:
                     ["device", "at"] + Self.configurationKeys(processor)
+                case .updateRollout: [String]()
                 }
             guard let fields = fields(item, of: "an expectation", keys) else { continue }
             let entity: PipelineCase.Expectation.Entity
@@ -381,6 +397,7 @@ extension PipelineCase.Record {
         case .beacon(let frontEnd, _, _): [.frontEnd(frontEnd)]
         case .lifecycle(_, let device, _): [.device(device)]
         case .change(let change): [.device(change.device)]
+        case .update(let update): update.entities
         }
     }
 }
@@ -388,7 +405,9 @@ extension PipelineCase.Record {
 extension PipelineCase.Expectation.Entity: CustomStringConvertible {
     var description: String {
         switch self {
-        case .device(let name), .frontEnd(let name): name
+        case .device(let name), .frontEnd(let name), .installation(let name),
+            .attempt(let name), .release(let name):
+            name
         }
     }
 }

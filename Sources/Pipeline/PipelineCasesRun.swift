@@ -43,6 +43,8 @@ extension PipelineFile {
             cases.map { $0.run(ConfigHash(partition: 0, settings: settings)) { $0.change($1) } }
         case .configDelivery(let settings):
             cases.map { $0.run(ConfigDelivery(partition: 0, settings: settings)) { $0.event($1) } }
+        case .updateRollout(let settings):
+            cases.map { $0.run(UpdateRollout(partition: 0, settings: settings)) { $0.update($1) } }
         }
     }
 }
@@ -70,6 +72,8 @@ extension PipelineCase {
         for expectation in expectations {
             if P.self == TunnelHealth.self {
                 compare(expectation, tables, players, into: &differences)
+            } else if P.self == UpdateRollout.self {
+                compareUpdates(expectation, tables, id: { players.device($0) }, into: &differences)
             } else {
                 compareConfiguration(
                     expectation, of: players.device("\(expectation.entity)"), tables,
@@ -92,7 +96,8 @@ extension PipelineCase {
         }
         let entity: String
         switch expectation.entity {
-        case .frontEnd(let name): entity = name
+        case .frontEnd(let name), .installation(let name), .attempt(let name), .release(let name):
+            entity = name
         case .device(let name):
             let id = players.device(name)
             entity = "\(id)"
@@ -179,7 +184,12 @@ private struct Players {
                 Lifecycle(
                     device: device, kind: kind, version: versions[device] ?? 1,
                     expectedIntervalMilliseconds: interval))
-        case .change: return nil
+        case .change, .update: return nil
         }
+    }
+
+    mutating func update(_ record: PipelineCase.Record) -> UpdatesEvent? {
+        guard case .update(let said) = record.action else { return nil }
+        return said.event(origin("updates")) { meet($0) }
     }
 }

@@ -138,6 +138,34 @@ struct CaseTables {
         return String(text[start...].prefix { $0.isNumber })
     }
 
+    /// The columns of a row, as cases write them: times in milliseconds of 1970, nulls as `none`.
+    ///
+    /// - Parameter matches: given a row's column, what stands in it.
+    func columns(
+        of table: TableSchema, where matches: ((String) -> [UInt8]?) -> Bool
+    ) -> [String: String]? {
+        guard let row = rows(table.name).first(where: { row in matches { row[$0] } }) else {
+            return nil
+        }
+        var result: [String: String] = [:]
+        for column in table.columns {
+            guard let bytes = row[column.name] else {
+                result[column.name] = "none"
+                continue
+            }
+            result[column.name] =
+                switch column.type {
+                case .int8, .int4: "\(Self.number(bytes))"
+                case .bool: bytes == [1] ? "true" : "false"
+                case .timestamptz: "\(Self.time(bytes).milliseconds)"
+                case .uuid, .text, .jsonb, .bytea: Self.text(bytes)
+                }
+        }
+        return result
+    }
+
+    static func bytes(of id: DeviceID) -> [UInt8] { bytes(id) }
+
     /// The device's states that are over, in order.
     func endedStates(of device: DeviceID) -> [String] {
         let id = Self.bytes(device)

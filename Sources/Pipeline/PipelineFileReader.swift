@@ -221,7 +221,20 @@ struct PipelineFileReader {
                 _ = self.fields(entry.value, of: kind.name, [])
             }
             return kind
+        case .updateRollout: return .updateRollout(updateRollout(entry.value))
         }
+    }
+
+    private mutating func updateRollout(_ node: YAMLNode) -> UpdateRolloutSettings {
+        var settings = UpdateRolloutSettings()
+        if node.content == .scalar("", isPlain: true) { return settings }
+        guard let fields = fields(node, of: "update-rollout", ["unconfirmed_after"]),
+            let entry = fields["unconfirmed_after"]
+        else { return settings }
+        let value = duration(
+            entry.value, of: "unconfirmed_after", UpdateRolloutSettings.range)
+        settings.unconfirmedAfter = value ?? settings.unconfirmedAfter
+        return settings
     }
 
     private mutating func tunnelHealth(_ node: YAMLNode) -> TunnelHealthSettings {

@@ -7,11 +7,12 @@ extension PipelineFile {
         case tunnelHealth(TunnelHealthSettings)
         case configHash(ConfigHashSettings)
         case configDelivery(ConfigDeliverySettings)
+        case updateRollout(UpdateRolloutSettings)
 
         /// One of each, with the defaults; in the order in which they are told of.
         public static let all: [Kind] = [
             .tunnelHealth(TunnelHealthSettings()), .configHash(ConfigHashSettings()),
-            .configDelivery(ConfigDeliverySettings()),
+            .configDelivery(ConfigDeliverySettings()), .updateRollout(UpdateRolloutSettings()),
         ]
 
         static let names = all.map(\.name)
@@ -22,6 +23,7 @@ extension PipelineFile {
             case .tunnelHealth: "tunnel-health"
             case .configHash: "config-hash"
             case .configDelivery: "config-delivery"
+            case .updateRollout: "update-rollout"
             }
         }
 
@@ -31,6 +33,7 @@ extension PipelineFile {
             case .tunnelHealth: TunnelHealth.self
             case .configHash: ConfigHash.self
             case .configDelivery: ConfigDelivery.self
+            case .updateRollout: UpdateRollout.self
             }
         }
 
@@ -46,6 +49,7 @@ extension PipelineFile {
             case .tunnelHealth: [.deviceStatus, .deviceStateHistory, .fleetMinutes, .alerts]
             case .configHash: [.configVersions]
             case .configDelivery: [.configDelivery]
+            case .updateRollout: [.installations, .updateAttempts, .rollout]
             }
         }
 
@@ -54,7 +58,7 @@ extension PipelineFile {
         public var defaultCommitInterval: Int64 {
             switch self {
             case .configHash: 0
-            case .tunnelHealth, .configDelivery: 200
+            case .tunnelHealth, .configDelivery, .updateRollout: 200
             }
         }
 
@@ -64,6 +68,7 @@ extension PipelineFile {
             case .tunnelHealth(let settings): ProcessorSettings(settings).revision
             case .configHash(let settings): ProcessorSettings(settings).revision
             case .configDelivery(let settings): ProcessorSettings(settings).revision
+            case .updateRollout(let settings): ProcessorSettings(settings).revision
             }
         }
     }
@@ -113,13 +118,19 @@ public enum PipelineTable: String, CaseIterable, Sendable {
     case alerts
     case configVersions = "config_versions"
     case configDelivery = "config_delivery"
+    case installations
+    case updateAttempts = "update_attempts"
+    case rollout
 
-    /// What is behind the name: two of them are views.
+    /// What is behind the name: three of them are views.
     public var storedName: String {
         switch self {
         case .deviceStateHistory: "device_state_ended"
         case .fleetMinutes: "fleet_minutes_by_partition"
-        case .deviceStatus, .alerts, .configVersions, .configDelivery: rawValue
+        case .rollout: "rollout_by_partition"
+        case .deviceStatus, .alerts, .configVersions, .configDelivery, .installations,
+            .updateAttempts:
+            rawValue
         }
     }
 }
@@ -136,4 +147,26 @@ extension ProcessorSettings where Values == ConfigDeliverySettings {
     public init(_ settings: ConfigDeliverySettings) {
         self.init(settings, text: "") { $0.isEmpty ? ConfigDeliverySettings() : nil }
     }
+}
+
+extension ProcessorSettings where Values == UpdateRolloutSettings {
+    /// One setting, in milliseconds.
+    public init(_ settings: UpdateRolloutSettings) {
+        self.init(settings, text: "unconfirmed_after \(settings.unconfirmedAfter)\n") { text in
+            var settings = UpdateRolloutSettings()
+            for line in text.split(separator: "\n") {
+                let words = line.split(separator: " ")
+                guard words.count == 2, words[0] == "unconfirmed_after",
+                    let value = Int64(words[1]), UpdateRolloutSettings.range.contains(value)
+                else { return nil }
+                settings.unconfirmedAfter = value
+            }
+            return settings
+        }
+    }
+}
+
+extension UpdateRolloutSettings {
+    /// Of `unconfirmedAfter`, in milliseconds.
+    static let range: ClosedRange<Int64> = 60_000...7 * 86_400_000
 }

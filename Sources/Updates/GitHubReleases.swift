@@ -180,16 +180,25 @@ final class GitHubReleases: Sendable {
         }
         let assets = (newest.assets ?? []).filter { ($0.state ?? "uploaded") == "uploaded" }
         return SourceState(
-            version: newest.tag_name,
+            version: shown(newest.tag_name),
             assets: assets.map { asset in
                 let digest = asset.digest?.lowercased()
                 let sum = digest.flatMap { $0.hasPrefix("sha256:") ? String($0.dropFirst(7)) : nil }
                 return ReleaseAsset(
-                    id: "\(asset.id)", name: asset.name, url: asset.browser_download_url,
+                    id: "\(asset.id)", name: shown(asset.name),
+                    url: asset.browser_download_url,
                     privateURL: asset.url, sizeBytes: asset.size,
                     digest: sum.flatMap { $0.utf8.count == 64 ? $0 : nil },
                     fingerprint:
                         "\(asset.id):\(asset.size ?? 0):\(asset.updated_at ?? ""):\(sum ?? "")")
             })
+    }
+
+    /// A name as tables, streams and commands may have it.
+    private static func shown(_ name: String) -> String {
+        let plain = name.unicodeScalars.map {
+            $0.value < 0x20 || (0x7F...0x9F).contains($0.value) ? "\u{FFFD}" : Character($0)
+        }
+        return String(plain.prefix(200))
     }
 }

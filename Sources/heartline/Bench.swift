@@ -8,7 +8,7 @@ enum Bench {
         name: "bench", summary: "measure this build on this machine",
         details: """
             Without a name all measurements are made; with names only those: processor, worker,
-            changes, restart, provision, rollout, coldstart, kafka. Those with agents run them as a
+            changes, restart, provision, rollout, coldstart, updates, kafka. Those with agents run them as a
             process of their own. Without --brokers kafka is measured on librdkafka's mock cluster,
             in a process of its own. Times are CPU time of this process where nothing else is said
             (PostgreSQL is another process). The machine should be idle.
@@ -24,6 +24,7 @@ enum Bench {
             .integer(
                 "heartbeats", 10...1_000_000, default: 33_000,
                 "a second, wanted of coldstart's agents"),
+            .integer("streams", 1...20_000, default: 1_000, "streams of updates at once"),
             .integer(
                 "kafka-devices", 1_000...10_000_000, default: 100_000,
                 "devices of the runs on Kafka"),
@@ -33,10 +34,14 @@ enum Bench {
             try BenchCluster.feed(arguments)
             return .done
         }
+        if arguments.operands == [streamReader] {
+            try readStreams(arguments.integer("streams"))
+            return .done
+        }
         Log.configure(minimum: .warning, format: .text)
         let all = [
             "processor", "worker", "changes", "restart", "provision", "rollout", "coldstart",
-            "kafka",
+            "updates", "kafka",
         ]
         let agents = arguments.integer("agents")
         let names = arguments.operands.isEmpty ? all : arguments.operands
@@ -56,6 +61,7 @@ enum Bench {
         if names.contains("coldstart") {
             try coldstart(agents, heartbeatsPerSecond: arguments.integer("heartbeats"))
         }
+        if names.contains("updates") { try updates(arguments.integer("streams")) }
         if names.contains("kafka") { try BenchKafka.run(arguments) }
         return .done
     }

@@ -37,6 +37,10 @@ final class RunningPipeline {
             try self.init(file, log, place, ConfigDelivery.self, ProcessorSettings(values)) {
                 if case .configDelivery(let newest) = $0 { ProcessorSettings(newest) } else { nil }
             }
+        case .updateRollout(let values):
+            try self.init(file, log, place, UpdateRollout.self, ProcessorSettings(values)) {
+                if case .updateRollout(let newest) = $0 { ProcessorSettings(newest) } else { nil }
+            }
         }
     }
 
@@ -83,7 +87,7 @@ final class RunningPipeline {
         case .tunnelHealth: settings.ingestSilentAfter = 30_000
         // A change must not wait for a snapshot of a whole fleet, and little comes after one.
         case .configHash: settings.snapshotInterval = 300_000
-        case .configDelivery: break
+        case .configDelivery, .updateRollout: break
         }
         return settings
     }

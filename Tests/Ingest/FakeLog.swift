@@ -36,7 +36,7 @@ final class FakeLog: EventLog {
     let state = Mutex(State())
 
     init(hasTopics: Bool = true) {
-        partitions = hasTopics ? [.heartbeats: 3, .deviceConfigs: 2] : [:]
+        partitions = hasTopics ? [.heartbeats: 3, .deviceConfigs: 2, .updates: 2] : [:]
     }
 
     func createTopics(_ topics: [TopicSettings]) throws(EventLogError) {}

@@ -1,6 +1,7 @@
 import Foundation
 import HTTP
 import Ingest
+import System
 import TestSupport
 import Testing
 import YAML
@@ -42,6 +43,10 @@ import YAML
         #expect(
             Set(others.map(\.description)) == [
                 "GET /healthz", "GET /readyz", "POST /api/v1/heartbeat", "POST /api/v1/provision",
+                "GET /api/app/{id}/update", "POST /api/app/{id}/update",
+                "GET /api/app/{id}/update/check", "POST /api/app/{id}/update/check",
+                "GET /update/{id}", "POST /update/{id}", "GET /update/{id}/check",
+                "POST /update/{id}/check", "GET /global-update/{id}", "POST /global-update/{id}",
             ])
     }
 
@@ -82,12 +87,15 @@ import YAML
 
     @Test("the running server has every documented operation, and no other method of its paths")
     func server() throws {
-        let rig = try AdminRig()
+        let folder = try FileSystem.makeTemporaryDirectory("/tmp/heartline-openapi-")
+        defer { FileSystem.removeTree(folder) }
+        let rig = try AdminRig(updates: folder)
         let operations = try Self.operations().keys
         for path in Set(operations.map(\.path)) {
             let given = operations.filter { $0.path == path }.map(\.method)
             let target = path.replacing("{id}", with: "\(rig.rig.devices[0])")
-            let isPublic = path.hasPrefix("/api/")
+            let isPublic = ["/api/", "/update/", "/global-update/"]
+                .contains { path.hasPrefix($0) }
             for method in ["GET", "PUT", "POST", "DELETE", "PATCH"] {
                 let response =
                     isPublic
