@@ -109,10 +109,36 @@ let package = Package(
                 "Crypto", "System", "Bytes",
             ]),
 
+        tests("Bytes", ["Bytes"]),
+        tests("JSON", ["JSON", "Bytes"]),
+        tests("Crypto", ["Crypto", "Bytes"]),
+        tests("JWT", ["JWT", "Crypto", "COpenSSL", "Bytes"]),
+        tests("Postgres", ["Postgres", "Schemas", "Pipeline", "System", "Bytes"]),
+        tests("YAML", ["YAML"]),
         tests("Schemas", ["Schemas", "JSON", "Bytes"]),
         tests("Processors", ["Processors", "Schemas", "Bytes"]),
+        tests("EventLog", ["EventLog", "KeyValue", "Schemas", "System", "Bytes"]),
+        tests(
+            "Kafka",
+            [
+                "Kafka", "EventLog", "Pipeline", "Processors", "Sinks", "Schemas", "Postgres",
+                "System", "Bytes",
+            ]),
         tests(
             "HTTP", ["HTTP", "TLS", "System", "Bytes"], exclude: ["websocket_client.py"]),
+        tests(
+            "Ingest",
+            [
+                "Ingest", "HTTP", "TLS", "EventLog", "Sinks", "Schemas", "Postgres", "JSON",
+                "Crypto", "YAML", "Pipeline", "System", "Bytes",
+            ]),
+        tests(
+            "Sinks", ["Sinks", "Schemas", "Postgres", "EventLog", "Pipeline", "System", "Bytes"]),
+        tests(
+            "Alerts",
+            [
+                "Alerts", "Schemas", "Postgres", "Curl", "Crypto", "System", "Bytes",
+            ]),
         tests(
             "Pipeline",
             [
@@ -120,6 +146,10 @@ let package = Package(
                 "Postgres", "YAML", "Crypto", "System", "Bytes",
             ]),
         tests("Updates", ["Updates", "Curl", "Crypto", "System", "Bytes"]),
+        tests("Fleet", ["Fleet", "Schemas", "Curl", "Crypto", "JSON", "System", "Bytes"]),
+        tests(
+            "Simulation",
+            ["Pipeline", "Processors", "Sinks", "EventLog", "Schemas", "System", "Bytes"]),
         tests(
             "Contract",
             [
@@ -127,6 +157,12 @@ let package = Package(
                 "System", "Bytes",
             ],
             exclude: ["agent.py", "requirements.txt", "updates_client.py"]),
+        tests(
+            "EndToEnd",
+            [
+                "Alerts", "Ingest", "Pipeline", "Processors", "Sinks", "EventLog", "Kafka", "HTTP",
+                "Schemas", "Fleet", "Postgres", "JSON", "Crypto", "Curl", "System", "Bytes",
+            ]),
     ],
     swiftLanguageModes: [.v6],
     cxxLanguageStandard: .cxx17
