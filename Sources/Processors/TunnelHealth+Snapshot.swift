@@ -59,6 +59,7 @@ extension TunnelHealth {
         restoring snapshot: Span<UInt8>, partition: Int32, settings: TunnelHealthSettings
     ) throws(SnapshotError) {
         self.init(partition: partition, settings: settings)
+        mustReview = true
         var reader = ByteReader(snapshot)
         guard let version = reader.littleEndian(UInt32.self) else { throw .damaged }
         guard version == Self.snapshotVersion else { throw .unknownVersion(version) }

@@ -27,7 +27,9 @@ public struct WatchedTime: Sendable, Equatable {
         var position: Int64
         /// All its progress since it joined, held or not.
         var odometer: Int64
-        /// The others' progress since its last sign of being well.
+        /// The others' progress since its last sign of being well; -1 right after one. The first step
+        /// that follows may tell of time before the sign, and is not counted: beacons of two front-ends
+        /// that come at nearly the same time change their order now and then.
         var missed: Int64
         /// Its wall clock minus its position.
         var stampOffset: Int64
@@ -125,17 +127,20 @@ public struct WatchedTime: Sendable, Equatable {
             name: beacon.frontEnd, boot: beacon.origin.boot,
             monotonic: beacon.monotonicMilliseconds, position: max(now, furthestRecord),
             odometer: furthest,
-            missed: 0, stampOffset: 0, isLossy: false)
+            missed: -1, stampOffset: 0, isLossy: false)
     }
 
     /// - Returns: whether silence must be counted anew from here.
     private mutating func progress(of index: Int, _ beacon: Beacon) -> Bool {
         let step = beacon.monotonicMilliseconds - frontEnds[index].monotonic
         frontEnds[index].monotonic = beacon.monotonicMilliseconds
-        for other in frontEnds.indices where other != index {
+        // What one tells that is behind comes in a burst, and the burst of the others after it.
+        for other in frontEnds.indices where other != index && !beacon.isBehind {
             let before = furthestOdometer(besides: other)
             let after = max(before, frontEnds[index].odometer + step)
-            frontEnds[other].missed += after - before
+            guard after > before else { continue }
+            frontEnds[other].missed =
+                frontEnds[other].missed < 0 ? 0 : frontEnds[other].missed + after - before
         }
         frontEnds[index].odometer += step
         let wasLossy = frontEnds[index].isLossy
@@ -146,7 +151,7 @@ public struct WatchedTime: Sendable, Equatable {
             return true
         }
         frontEnds[index].isLossy = false
-        frontEnds[index].missed = 0
+        frontEnds[index].missed = -1
         if wasLossy || step > silence {
             // It was away: it joins the others again where the slowest of them is, or, as after a
             // restart, where the last record is.

@@ -129,15 +129,15 @@ struct WatchedTimeTests {
         var p = Partition()
         p.beacons(0, 30, from: 1, 2)
         p.beat(d1, 31, from: 2)
-        p.beacons(35, 70, from: 1)
+        p.beacons(35, 75, from: 1)
         #expect(p.health.watchedTime.isHeld)
         #expect(p.state(d1) == .healthy)
-        p.beacon(75)
+        p.beacon(80)
         #expect(!p.health.watchedTime.isHeld)
         #expect(p.alerts == ["opened front-end-lost"])
-        p.beacons(80, 160, from: 1)
+        p.beacons(85, 165, from: 1)
         #expect(p.state(d1) == .healthy, "the full threshold counts from the reopening")
-        p.beacons(165, 180, from: 1)
+        p.beacons(170, 180, from: 1)
         #expect(p.state(d1) == .offline)
         p.beacon(185, from: 2)
         #expect(p.alerts.last == "resolved front-end-lost")
@@ -285,6 +285,106 @@ struct WatchedTimeTests {
         p.beat(d1, seconds, from: 2)
         p.beacons(seconds + 5, seconds + 110, from: 1)
         #expect(p.alerts.contains("opened front-end-lost"))
+    }
+
+    /// In phase, one's beacon comes now before and now after the other's: what the first tells of the
+    /// time before the second's last sign is no silence of the second.
+    @Test func beaconsThatChangeTheirOrderHoldNothing() {
+        var p = Partition()
+        p.beat(d1, 0)
+        for tick in 0..<40 {
+            let seconds = Double(tick) * 5
+            // Fast by 100 parts in a million, so two steps are more than ten seconds.
+            let fast = { p.beacon(seconds, from: 1, monotonic: seconds * 1.0001 + 1_000) }
+            if tick % 2 == 0 { fast() }
+            p.beacon(seconds, from: 2)
+            if tick % 2 == 1 { p.beacon(seconds, from: 1, monotonic: seconds * 1.0001 + 1_000) }
+            #expect(!p.health.watchedTime.isHeld)
+        }
+        #expect(p.state(d1) == .offline)
+        #expect(p.since(d1) == 90)
+    }
+
+    /// After an outage of the log each front-end's beacons come in one burst, one front-end after the
+    /// other. They were written behind others that were on their way, and say so.
+    @Test func burstsAfterAnOutageOfTheLogTakeNobodyOffline() {
+        var p = Partition()
+        p.beacons(0, 20, from: 1, 2)
+        p.beat(d1, 18, from: 1)
+        p.beat(d2, 18, from: 2)
+        for (boot, device) in [(UInt64(1), d1), (2, d2)] {
+            p.beacon(25, from: boot)
+            for tick in 6...124 {
+                if tick % 6 == 0 { p.beat(device, Double(tick) * 5 - 1, from: boot) }
+                p.beacon(Double(tick) * 5, from: boot, behind: true)
+            }
+        }
+        var seconds = 625.0
+        while seconds <= 700 {
+            p.beacon(seconds, from: 1)
+            p.beacon(seconds, from: 2)
+            seconds += 5
+        }
+        #expect(p.alerts == [])
+        p.beacons(705, 730, from: 1, 2)
+        #expect(p.alerts == ["opened offline", "opened offline"])
+    }
+
+    // MARK: - Settings
+
+    @Test func aLongerThresholdResolvesOnceWhatItNoLongerHolds() {
+        var p = Partition()
+        p.beacon(0)
+        p.beat(d1, 1)
+        p.beacons(5, 60)
+        p.beat(d2, 62)
+        p.beacons(65, 170)
+        #expect(p.alerts == ["opened offline", "opened offline"])
+        let ids = p.alertIDs
+        var settings = TunnelHealthSettings()
+        settings.offlineAfter = 150_000
+        p.health.reconfigure(settings)
+        p.beacons(175, 205)
+        // The first has been silent for longer than that as well.
+        #expect(p.state(d1) == .offline)
+        #expect(p.state(d2) == .healthy)
+        #expect(p.alerts == ["opened offline", "opened offline", "resolved offline"])
+        #expect(p.alertIDs[2] == ids[1])
+        p.beacons(210, 225)
+        #expect(p.state(d2) == .offline)
+        #expect(p.alerts.last == "opened offline")
+        #expect(!ids.contains(p.alertIDs[3]))
+        p.beat(d1, 226)
+        #expect(p.alerts.last == "resolved offline")
+        #expect(p.alertIDs.last == ids[0])
+    }
+
+    @Test func aReloadThatChangesNothingForADeviceLeavesItsAlert() {
+        var p = Partition()
+        p.beacon(0)
+        p.beat(d1, 1)
+        p.beacons(5, 120)
+        let alerts = p.alertIDs
+        for offlineAfter in [60, 100, 90] as [Int64] {
+            var settings = TunnelHealthSettings()
+            settings.offlineAfter = offlineAfter * 1_000
+            p.health.reconfigure(settings)
+            p.beacons(125, 130)
+        }
+        #expect(p.alertIDs == alerts)
+        #expect(p.state(d1) == .offline)
+    }
+
+    @Test func anIntervalOfItsOwnThatAllowsTheSilenceEndsOffline() {
+        var p = Partition()
+        p.beacon(0)
+        p.beat(d1, 1)
+        p.beacons(5, 120)
+        p.lifecycle(.provisioned, d1, 121, version: 2)
+        #expect(p.state(d1) == .offline)
+        p.lifecycle(.provisioned, d1, 122, version: 3, interval: 1_800_000)
+        #expect(p.state(d1) == .healthy)
+        #expect(p.alerts == ["opened offline", "resolved offline"])
     }
 
     @Test func repeatedBeaconsMoveNothing() {
