@@ -3,7 +3,7 @@ internal import Schemas
 
 extension TunnelHealth {
     private static let snapshotVersion: UInt32 = 2
-    /// Without `boot` and `counter`.
+    /// Without `boot` and `counter` of devices, and with less of front-ends.
     private static let olderVersion: UInt32 = 1
 
     /// Devices in the order in which they were first heard of, so equal states have equal bytes.
@@ -71,7 +71,8 @@ extension TunnelHealth {
         }
         guard
             let watched = WatchedTime(
-                reading: &reader, of: snapshot, silence: settings.frontEndSilence,
+                reading: &reader, of: snapshot, isOlder: version == Self.olderVersion,
+                silence: settings.frontEndSilence,
                 expulsion: settings.frontEndExpulsion),
             let minute = reader.littleEndian(Int64.self),
             let repeats = reader.littleEndian(Int64.self),

@@ -95,7 +95,7 @@ public struct TunnelHealth: Processor {
     private mutating func apply(
         _ heartbeat: Heartbeat, at place: RecordPlace, into effects: inout Effects
     ) {
-        let location = watched.locate(boot: heartbeat.origin.boot, stamp: place.timestamp)
+        let location = watched.locate(heartbeat.origin, stamp: place.timestamp)
         let (index, isNew) = devices.slot(of: heartbeat.device)
         var slot = devices[index]
         let seen = location.time.milliseconds
@@ -302,7 +302,7 @@ public struct TunnelHealth: Processor {
         let before = watched.now
         watched.advance(beacon, stamp: place.timestamp, into: &clockChanges)
         if watched.now > before { fireTimers(from: before, origin: place.offset, into: &effects) }
-        let time = watched.locate(boot: beacon.origin.boot, stamp: place.timestamp).time
+        let time = watched.locate(beacon.origin, stamp: place.timestamp).time
         if mustReview { review(at: time, origin: place.offset, into: &effects) }
         for change in clockChanges { alert(change, at: time, origin: place.offset, into: &effects) }
         countMinute(time, origin: place.offset, into: &effects)

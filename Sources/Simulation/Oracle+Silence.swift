@@ -49,7 +49,11 @@ extension Oracle {
         var sought: SimulatedDevice.Saying?
         for saying in world.devices[index].sayings.reversed() where saying.time <= decided {
             if isOutOfSight(saying, partition, offset, until: decided) { continue }
-            if sought == nil { sought = saying }
+            if sought == nil {
+                // Silence is measured by the front-end that heard it, which may have told of more.
+                end = max(end, vouched(partition, saying.frontEnd, upTo: offset))
+                sought = saying
+            }
             let slack = Self.drift + (saying.isUnplaced ? Self.unplaced : 0)
             if end - saying.time >= threshold - slack { return }
             if saying.time <= read { break }
@@ -61,6 +65,11 @@ extension Oracle {
             device \(index) is called offline by what was known at \(World.text(decided)), and it \
             spoke to \(world.frontEnds[sought.frontEnd].name) at \(World.text(sought.time))
             """, device: index, in: world)
+    }
+
+    /// Up to when a front-end has told of all that it heard.
+    private func vouched(_ partition: Int, _ frontEnd: Int, upTo offset: Int64) -> Int64 {
+        wells[partition][frontEnd].last { $0.offset <= offset }?.time ?? .min
     }
 
     /// When the newest heartbeat was received of all that stand before `offset`.
@@ -141,6 +150,7 @@ extension Oracle {
                         is open
                         """, device: index, in: world)
                 } else if !last.isUnplaced, world.now > world.lastDisturbance + 25_000,
+                    silence > Self.echo,
                     silence < threshold(index, current, in: world) - Self.lag
                 {
                     accuse(

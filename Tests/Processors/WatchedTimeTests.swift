@@ -330,6 +330,108 @@ struct WatchedTimeTests {
         #expect(p.alerts == ["opened offline", "opened offline"])
     }
 
+    /// Its loop hung, so its beacons repeated themselves, and then told of a minute at once: that is no
+    /// minute of the others' silence.
+    @Test func whoWasAwayMeasuresNobodysSilence() {
+        var p = Partition()
+        p.beacons(0, 20, from: 1, 2, 3)
+        for seconds in stride(from: 25.0, through: 80, by: 5) {
+            p.beacon(seconds, from: 2)
+            p.beacon(seconds, from: 3)
+            p.beacon(seconds, from: 1, monotonic: 1_020)
+        }
+        #expect(p.alerts == ["opened front-end-lost"], "repeating itself is not being back")
+        // The others' beacons come in between, a moment after one another.
+        p.beacon(85, from: 2)
+        p.beacon(85.1, from: 1)
+        p.beacon(85.2, from: 3)
+        #expect(p.alerts == ["opened front-end-lost", "resolved front-end-lost"])
+        #expect(!p.health.watchedTime.isHeld)
+    }
+
+    /// Two were cut off. One comes back with all that waited, and while that is read the other has not
+    /// come back yet: it is not silent by that.
+    @Test func aBacklogMeasuresNobodysSilence() {
+        var p = Partition()
+        p.beacons(0, 20, from: 1, 2)
+        p.beacons(25, 30, from: 1)
+        for seconds in stride(from: 35.0, through: 600, by: 5) {
+            p.beacon(seconds, from: 1, behind: true)
+        }
+        p.beacon(605, from: 1)
+        #expect(p.alerts == [])
+        // A second one that is gone for good is found out about all the same.
+        p.beacons(610, 650, from: 1)
+        #expect(p.alerts == ["opened front-end-lost"])
+    }
+
+    /// Places in a backlog are those of the time that it is of, however far watched time is behind.
+    @Test func whatIsSaidInABacklogKeepsItsPlaces() {
+        var p = Partition()
+        p.beacons(0, 20, from: 1, 2)
+        for (boot, device) in [(UInt64(1), d1), (2, d2)] {
+            for tick in 5...60 {
+                let seconds = Double(tick) * 5
+                // The first one falls silent two minutes before the end.
+                if tick % 6 == 0, boot == 2 || seconds <= 180 {
+                    p.beat(device, seconds - 1, from: boot)
+                }
+                p.beacon(seconds, from: boot, behind: tick > 6)
+            }
+        }
+        #expect(p.state(d1) == .offline)
+        #expect(p.since(d1) == 179 + 90)
+        #expect(p.state(d2) == .healthy)
+        #expect(p.alerts == ["opened offline"])
+    }
+
+    /// It was cut off, expelled, and comes back with its backlog just when the other one has left: the
+    /// backlog is of a time in which the other one was there.
+    @Test func aBacklogOfTheOnlyOneThatIsLeftIsNoTimeOfSilence() {
+        var p = Partition()
+        p.beacons(0, 20, from: 1, 2)
+        p.beacons(25, 120, from: 2)
+        p.beat(d1, 121, from: 2)
+        p.beacon(122, from: 2, leaving: true)
+        p.beacons(25, 30, from: 1)
+        for seconds in stride(from: 35.0, through: 125, by: 5) {
+            p.beacon(seconds, from: 1, behind: true)
+        }
+        p.beacons(130, 200, from: 1)
+        #expect(p.state(d1) == .healthy)
+        p.beacons(205, 240, from: 1)
+        #expect(p.state(d1) == .offline)
+    }
+
+    @Test func whenTheSlowestLeavesWatchedTimeDoesNotJump() {
+        var p = Partition()
+        // Its monotonic clock is behind: it starts later, and beats slower.
+        for tick in 0..<400 {
+            p.beacon(Double(tick) * 5, from: 1)
+            p.beacon(Double(tick) * 5, from: 2, monotonic: Double(tick) * 4.99 + 1_000)
+        }
+        let before = p.health.watchedTime.milliseconds
+        p.beacon(1_996, from: 2, monotonic: 399 * 4.99 + 1_001, leaving: true)
+        #expect(p.health.watchedTime.milliseconds - before <= 1_000)
+        p.beacon(2_000, from: 1)
+        #expect(p.health.watchedTime.milliseconds - before <= 6_000)
+    }
+
+    /// The clock is set back an hour between two beacons: what is said in between was said after the
+    /// first of them.
+    @Test func aClockThatIsSetBetweenBeaconsMovesNobodyFarBack() {
+        var p = Partition()
+        p.beacon(0)
+        p.beat(d1, 1)
+        p.beacons(5, 60)
+        p.skew[1] = -3_600
+        p.beat(d1, 62)
+        p.beacons(65, 145)
+        #expect(p.state(d1) == .healthy)
+        p.beacons(150, 160)
+        #expect(p.state(d1) == .offline)
+    }
+
     // MARK: - Settings
 
     @Test func aLongerThresholdResolvesOnceWhatItNoLongerHolds() {
