@@ -201,6 +201,7 @@ public struct WatchedTime: Sendable, Equatable {
             return true
         }
         let wasCatchingUp = frontEnds[index].probation == Self.catchingUp
+        let wasOnProbation = frontEnds[index].probation > 0
         if wasCatchingUp {
             frontEnds[index].probation = Self.onProbation
         } else if frontEnds[index].probation > 0 {
@@ -216,6 +217,13 @@ public struct WatchedTime: Sendable, Equatable {
             return true
         }
         frontEnds[index].position += step
+        if wasOnProbation, frontEnds[index].probation == 0, let level = established(besides: index),
+            level > frontEnds[index].position + Self.lead
+        {
+            // It joined while what the others had told was yet to be read.
+            frontEnds[index].position = level
+            return true
+        }
         let position = frontEnds[index].position
         if frontEnds.allSatisfy({ $0.position >= position }) {
             for other in frontEnds.indices {
@@ -224,6 +232,12 @@ public struct WatchedTime: Sendable, Equatable {
             }
         }
         return false
+    }
+
+    /// Where the slowest of the others is that are not on probation.
+    private func established(besides index: Int) -> Int64? {
+        frontEnds.indices.filter { $0 != index && frontEnds[$0].probation == 0 }
+            .map { frontEnds[$0].position }.min()
     }
 
     private func furthestOdometer(besides index: Int) -> Int64 {

@@ -273,7 +273,9 @@ public final class SimulatedStore {
         outbox[source]?[partition] = kept
     }
 
-    func openIngestSilent(since: EventTime?) -> Bool {
+    /// What a worker asks for; also for tests, as another worker.
+    @discardableResult
+    public func openIngestSilent(since: EventTime?) -> Bool {
         if let last = alerts.last {
             guard let resolved = last.resolved else { return true }
             if let since, resolved > since.milliseconds { return false }

@@ -13,7 +13,8 @@ extension World {
                     high: random.next() & ~0xF000 | 0x4000,
                     low: random.next() & 0x3FFF_FFFF_FFFF_FFFF | 0x8000_0000_0000_0000),
                 partitions: partitionCount, interval: interval, hasOwnInterval: hasOwn,
-                clockOffset: !hasOwn && random.chance(150) ? -between(60_000, 3_600_000) : 0,
+                clockOffset: options.script == nil && !hasOwn && random.chance(150)
+                    ? -between(60_000, 3_600_000) : 0,
                 frontEnd: random.below(frontEnds.count))
             devices.append(device)
             // Some are known by the registry before they speak, those with an interval always.
@@ -129,7 +130,7 @@ extension World {
         if devices[index].speaks {
             // An agent that starts, or learns of a change, speaks at once.
             queue.add(
-                .beat(device: index, turn: devices[index].turn), at: now + between(0, 2_000))
+                .beat(device: index, turn: devices[index].turn), at: now + between(0, 1_000))
         } else if life == .stopped {
             queue.add(
                 .attempt(

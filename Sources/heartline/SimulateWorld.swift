@@ -14,11 +14,15 @@ enum SimulateWorld {
         .integer(
             "seeds", 1...Int.max, default: 1, "with --deterministic: so many seeds, from --seed on"),
         .flag("trace", "with --deterministic: tell everything that happens"),
+        .flag(
+            "vanish",
+            "with --deterministic: all devices fall silent at once and return at once, and nothing else"
+        ),
     ]
 
     static let details = """
-        --deterministic runs devices, front-ends, log, workers and database as the production code decides,
-        on simulated time, with crashes, outages, lag, rebalances and clocks that jump, all chosen by
+        --deterministic runs devices, front-ends, log, workers, database, dispatcher and receivers as the
+        production code decides, on simulated time, with crashes, outages, lag, rebalances and clocks that jump, all chosen by
         --seed, and compares what comes out with the truth. The same seed does the same, to the byte. A
         promise that is broken is printed with all that led to it, and the exit code is 1.
         """
@@ -34,6 +38,11 @@ enum SimulateWorld {
             var options = WorldOptions(seed: seed)
             options.duration = arguments.optionalInteger("hours").map { Int64($0) * 3_600_000 }
             options.devices = arguments.optionalInteger("devices")
+            if arguments.flag("vanish") {
+                options.script = WorldScript().at(200, .devicesVanish(count: .max))
+                    .at(500, .everyoneReturns)
+                options.duration = options.duration ?? 600_000
+            }
             let isTraced = arguments.flag("trace")
             let report = World(options, isTracing: isTraced).run()
             if let violation = report.violation {
@@ -64,7 +73,10 @@ enum SimulateWorld {
 
     private static func command(_ options: WorldOptions) -> String {
         var text = "heartline simulate --deterministic --seed \(options.seed)"
-        if let duration = options.duration { text += " --hours \(duration / 3_600_000)" }
+        if options.script != nil { text += " --vanish" }
+        if let duration = options.duration, duration >= 3_600_000 {
+            text += " --hours \(duration / 3_600_000)"
+        }
         if let devices = options.devices { text += " --devices \(devices)" }
         return text
     }

@@ -81,6 +81,17 @@ import Testing
         #expect(fleet.alerts.last?.resolved != nil)
     }
 
+    /// It was opened by a worker that has lost its partitions since: whoever reads beacons ends it.
+    @Test func whatAnotherWorkerOpenedIsResolvedByWhoeverReadsBeacons() {
+        let fleet = Fleet()
+        fleet.report(seconds: 60)
+        fleet.bench.store.openIngestSilent(since: nil)
+        #expect(fleet.alerts.last?.resolved == nil)
+        fleet.report(seconds: 90)
+        #expect(fleet.alerts.count == 1)
+        #expect(fleet.alerts.last?.resolved != nil)
+    }
+
     @Test func aWorkerThatWasStoppedForAWhileHasNotWatched() {
         let fleet = Fleet()
         fleet.report(seconds: 60)

@@ -46,6 +46,42 @@ struct WatchedTimeTests {
         #expect(p.rows("device_state_ended") == 0)
     }
 
+    /// The deadline with its jitter falls on the millisecond of a heartbeat, and of the beacon that
+    /// tells of it. Whichever is read first, the device is well in the end and no alarm stays.
+    @Test(arguments: [false, true])
+    func aTimerAndAHeartbeatInTheSameMillisecondConverge(_ heartbeatIsFirst: Bool) {
+        var p = Partition()
+        p.beacon(0)
+        p.beat(d1, 4)
+        p.beacons(5, 90)
+        if heartbeatIsFirst { p.beat(d1, 95) }
+        p.beacon(95)
+        if !heartbeatIsFirst { p.beat(d1, 95) }
+        p.beacons(100, 120)
+        #expect(p.state(d1) == .healthy)
+        #expect(p.alerts == (heartbeatIsFirst ? [] : ["opened offline", "resolved offline"]))
+        #expect(Set(p.alertIDs).count <= 1)
+    }
+
+    /// It spoke to a front-end that was cut off, then said to another one that it stops. The first word
+    /// comes later, and is the older one.
+    @Test func anOlderSessionsReportNeverOverridesANewerOne() {
+        var p = Partition()
+        p.beacons(0, 20, from: 1, 2)
+        p.beacons(25, 45, from: 2)
+        p.beat(d1, 48, status: .stopped, from: 2)
+        p.beacon(50, from: 2)
+        p.beat(d1, 24, status: .connected, from: 1)
+        p.beacon(25, from: 1)
+        p.beat(d1, 29, status: .recovering, from: 1)
+        p.beacons(30, 50, from: 1)
+        #expect(p.state(d1) == .stopped)
+        #expect(p.health.repeats >= 1)
+        p.beacons(55, 200, from: 1, 2)
+        #expect(p.state(d1) == .stopped)
+        #expect(p.alerts == [])
+    }
+
     @Test func noBeaconsNoJudgement() {
         var p = Partition()
         p.beacon(0)
@@ -380,7 +416,7 @@ struct WatchedTimeTests {
             }
         }
         #expect(p.state(d1) == .offline)
-        #expect(p.since(d1) == 179 + 90)
+        #expect(p.since(d1) == 269)
         #expect(p.state(d2) == .healthy)
         #expect(p.alerts == ["opened offline"])
     }
@@ -400,6 +436,23 @@ struct WatchedTimeTests {
         p.beacons(130, 200, from: 1)
         #expect(p.state(d1) == .healthy)
         p.beacons(205, 240, from: 1)
+        #expect(p.state(d1) == .offline)
+    }
+
+    /// After an outage of the log a new front-end's first beacon is read before the backlog of the one
+    /// that was there all the while.
+    @Test func whoJoinsBeforeABacklogIsReadPutsNothingOffForLong() {
+        var p = Partition()
+        p.beacons(0, 20, from: 1)
+        p.beacon(320, from: 2)
+        p.beacons(25, 30, from: 1)
+        for seconds in stride(from: 35.0, through: 320, by: 5) {
+            p.beacon(seconds, from: 1, behind: true)
+        }
+        p.beat(d1, 321, from: 1)
+        p.beacons(325, 420, from: 1, 2)
+        #expect(p.state(d1) == .healthy)
+        p.beacons(425, 440, from: 1, 2)
         #expect(p.state(d1) == .offline)
     }
 
@@ -537,11 +590,13 @@ struct WatchedTimeTests {
         var p = Partition()
         p.beacons(0, 20)
         p.beat(d1, 21)
-        // The first version had no front-end's count, which comes last.
+        // The first version had no front-end's count of a device's heartbeat, which comes last, and
+        // neither probation nor count of the front-end fe1, which come after 95 bytes.
         var bytes = p.snapshot
         #expect(Array(bytes[0..<4]) == [2, 0, 0, 0])
         bytes[0] = 1
         bytes.removeLast(8)
+        bytes.removeSubrange(95..<104)
         p.health = try TunnelHealth(
             restoring: bytes.span, partition: 0, settings: TunnelHealthSettings())
         #expect(p.state(d1) == .healthy)

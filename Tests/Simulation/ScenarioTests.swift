@@ -12,8 +12,9 @@ import Testing
         _ script: WorldScript, minutes: Int64 = 20, devices: Int = 8, frontEnds: Int = 2,
         partitions: Int = 2, workers: Int = 2
     ) -> [WorldReport] {
+        _ = SimulationSeeds.isQuiet
         // The stories are told; who is where and when within its interval is the seed's.
-        (0..<5 as Range<UInt64>).map { seed in
+        return (0..<3 as Range<UInt64>).map { seed in
             var options = WorldOptions(
                 seed: seed, duration: minutes * Self.minute, devices: devices)
             options.frontEnds = frontEnds
@@ -176,13 +177,13 @@ import Testing
     }
 
     @Test func thousandsThatVanishAtOnceAreAHandfulOfMessages() {
-        let script = WorldScript().at(200, .devicesVanish(count: 2_000)).at(500, .everyoneReturns)
-        var options = WorldOptions(seed: 1, duration: 10 * Self.minute, devices: 2_500)
+        let script = WorldScript().at(200, .devicesVanish(count: 1_000)).at(500, .everyoneReturns)
+        var options = WorldOptions(seed: 1, duration: 10 * Self.minute, devices: 1_200)
         options.script = script
         let report = World(options).run()
         #expect(report.violation == nil)
-        #expect(opened(report, "offline") == 2_000)
-        #expect(resolved(report, "offline") == 2_000)
+        #expect(opened(report, "offline") == 1_000)
+        #expect(resolved(report, "offline") == 1_000)
         #expect(report.massEvents == 1)
         for told in report.told.values {
             #expect(told["mass-offline firing"] == 1)
