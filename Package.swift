@@ -93,15 +93,22 @@ let package = Package(
             name: "heartline",
             dependencies: [
                 "Alerts", "Ingest", "Pipeline", "Processors", "Sinks", "EventLog", "Kafka",
-                "HTTP", "Schemas", "Fleet", "Postgres", "Crypto", "TLS", "KeyValue", "JSON", "YAML",
+                "HTTP", "Schemas", "Fleet", "Simulation", "Postgres", "Crypto", "TLS", "KeyValue",
+                "JSON", "YAML",
                 "Curl", "System", "Bytes",
             ],
             path: "Sources/heartline", swiftSettings: strict),
         library(
+            "Simulation",
+            [
+                "Alerts", "Ingest", "Pipeline", "Processors", "Sinks", "EventLog", "Schemas",
+                "System", "Bytes",
+            ]),
+        library(
             "TestSupport",
             [
-                "Pipeline", "Processors", "Sinks", "EventLog", "Kafka", "Schemas", "Postgres",
-                "Crypto", "System", "Bytes",
+                "Simulation", "Pipeline", "Processors", "Sinks", "EventLog", "Kafka", "Schemas",
+                "Postgres", "Crypto", "System", "Bytes",
             ]),
 
         tests("Bytes", ["Bytes"]),
@@ -116,8 +123,8 @@ let package = Package(
         tests(
             "Kafka",
             [
-                "Kafka", "EventLog", "Pipeline", "Processors", "Sinks", "Schemas", "Postgres",
-                "System", "Bytes",
+                "Kafka", "EventLog", "Pipeline", "Processors", "Sinks", "Simulation", "Schemas",
+                "Postgres", "System", "Bytes",
             ]),
         tests(
             "HTTP", ["HTTP", "TLS", "System", "Bytes"], exclude: ["websocket_client.py"]),
@@ -125,25 +132,34 @@ let package = Package(
             "Ingest",
             [
                 "Ingest", "HTTP", "TLS", "EventLog", "Sinks", "Schemas", "Postgres", "JSON",
-                "Crypto", "YAML", "Pipeline", "System", "Bytes",
+                "Crypto", "YAML", "Pipeline", "Simulation", "System", "Bytes",
             ]),
         tests(
-            "Sinks", ["Sinks", "Schemas", "Postgres", "EventLog", "Pipeline", "System", "Bytes"]),
+            "Sinks",
+            [
+                "Sinks", "Schemas", "Postgres", "EventLog", "Pipeline", "Simulation", "System",
+                "Bytes",
+            ]),
         tests(
             "Alerts",
             [
-                "Alerts", "Schemas", "Postgres", "Curl", "Crypto", "System", "Bytes",
+                "Alerts", "Simulation", "Schemas", "Postgres", "Curl", "Crypto", "System",
+                "Bytes",
             ]),
         tests(
             "Pipeline",
             [
-                "Alerts", "Pipeline", "Processors", "Sinks", "EventLog", "Schemas", "Postgres",
+                "Alerts", "Pipeline", "Processors", "Sinks", "EventLog", "Simulation", "Schemas",
+                "Postgres",
                 "YAML", "Crypto", "System", "Bytes",
             ]),
         tests("Fleet", ["Fleet", "Schemas", "Curl", "Crypto", "JSON", "System", "Bytes"]),
         tests(
             "Simulation",
-            ["Pipeline", "Processors", "Sinks", "EventLog", "Schemas", "System", "Bytes"]),
+            [
+                "Simulation", "Pipeline", "Processors", "Sinks", "EventLog", "Schemas", "System",
+                "Bytes",
+            ]),
         tests(
             "Contract",
             [
@@ -155,7 +171,8 @@ let package = Package(
             "EndToEnd",
             [
                 "Alerts", "Ingest", "Pipeline", "Processors", "Sinks", "EventLog", "Kafka", "HTTP",
-                "Schemas", "Fleet", "Postgres", "JSON", "Crypto", "Curl", "System", "Bytes",
+                "Schemas", "Fleet", "Simulation", "Postgres", "JSON", "Crypto", "Curl", "System",
+                "Bytes",
             ]),
     ],
     swiftLanguageModes: [.v6],
