@@ -83,8 +83,8 @@ import Testing
     static func makeSession(
         _ database: TestDatabase, _ number: Int
     ) throws -> (SessionID, AccountID) {
-        let token = ByteBuffer(String(repeating: "s", count: 40).utf8 + "\(100 + number)".utf8)
-        let session = try #require(SessionID(token: token.span))
+        let token = ByteBuffer("\(String(repeating: "s", count: 40))\(100 + number)".utf8)
+        let session = SessionID(token: token.span)!
         let account = AccountID(high: 7, low: UInt64(number))
         let connection = try database.connect()
         try connection.execute(
