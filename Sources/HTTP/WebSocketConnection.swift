@@ -298,7 +298,7 @@ final class WebSocketConnection: UpgradedProtocol {
     private func takePong(_ payload: UnsafeRawBufferPointer) {
         guard payload.count == 8 else { return }
         var number: UInt64 = 0
-        for byte in unsafe payload { number = number << 8 | UInt64(byte) }
+        for index in 0..<8 { number = unsafe number << 8 | UInt64(payload[index]) }
         if number > 0, number <= lastMark { handler.reached(number) }
     }
 

@@ -23,6 +23,8 @@ public final class FrontEnd<LogType: EventLog>: Sendable {
     private let loader: ConfigLoader
     private let provisioner: Provisioner?
     private let bell: BellTail<LogType>
+    private let sessions: Sessions
+    private let pushes: PushService<LogType>?
     private let beacons: BeaconWriter
     private let server: Server
     private let admin: AdminListener?
@@ -81,6 +83,16 @@ public final class FrontEnd<LogType: EventLog>: Sendable {
         bell = BellTail(
             log, cache: cache, readiness: readiness,
             group: "front-end-\(String(boot, radix: 16))")
+        let sessions = Sessions(
+            databaseURL: databaseURL, statementMilliseconds: settings.databaseMilliseconds)
+        self.sessions = sessions
+        let pushes = settings.sockets.map { sockets in
+            PushService(
+                log, sessions: sessions, databaseURL: databaseURL, settings: sockets,
+                statementMilliseconds: settings.databaseMilliseconds,
+                group: "front-end-pushes-\(String(boot, radix: 16))")
+        }
+        self.pushes = pushes
         beacons = BeaconWriter(
             state, frontEnd: InlineText(settings.name),
             intervalMilliseconds: settings.beaconMilliseconds)
@@ -90,9 +102,9 @@ public final class FrontEnd<LogType: EventLog>: Sendable {
         server = try Server(configuration: listener) { loop in
             IngestHandler(
                 AgentAPI(state, loop: loop),
-                provisioner.map {
+                (provisioner.map {
                     [ProvisionAPI($0, rates: rates, overloadBytes: state.overloadBytes)]
-                } ?? [])
+                } ?? []) + (pushes.map { [$0.makeRoutes()] } ?? []))
         }
         admin = try settings.admin.map { configuration in
             try AdminListener(
@@ -110,6 +122,10 @@ public final class FrontEnd<LogType: EventLog>: Sendable {
     public var adminAddress: (host: String, port: UInt16)? { admin?.boundAddress }
     /// Counters of the public listener.
     public var serverCounters: ServerCounters { server.counters }
+    /// `nil` where no sockets are opened.
+    package var pushCounters: PushCounters? { pushes?.hub.counters }
+    /// Whether the doorbells of pushes are heard.
+    package var hearsPushes: Bool { pushes?.isListening ?? false }
     /// Answers that are kept in memory.
     public var cachedAnswers: Int { cache.count }
     /// Bytes of them.
@@ -144,6 +160,8 @@ public final class FrontEnd<LogType: EventLog>: Sendable {
             }
             loader.start()
             provisioner?.start()
+            sessions.start()
+            pushes?.start()
             beacons.start()
             try server.start()
         } catch {
@@ -162,6 +180,8 @@ public final class FrontEnd<LogType: EventLog>: Sendable {
         server.drain()
         loader.stop()
         provisioner?.stop()
+        pushes?.stop()
+        sessions.stop()
         bell.stop()
         // No loop runs any more, so nothing can come behind this beacon.
         beacons.leave()

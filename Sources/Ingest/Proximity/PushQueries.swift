@@ -172,7 +172,8 @@ enum PushQueries {
             lists[Int(try row.int8(0)) - 1].append(
                 StoredPush(
                     id: PushID(high: id.high, low: id.low), createdAt: try row.timestamptz(2),
-                    deliveredAt: try row.optionalTimestamptz(3), body: try row.optionalTextBytes(4)))
+                    deliveredAt: try row.optionalTimestamptz(3), body: try row.optionalTextBytes(4))
+            )
         }
         return lists
     }
