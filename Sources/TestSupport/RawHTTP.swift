@@ -14,6 +14,8 @@ public struct RawResponse: Sendable {
 
 public struct RawHTTPError: Error, CustomStringConvertible {
     public var description: String
+
+    public init(description: String) { self.description = description }
 }
 
 /// A client that sends just the bytes it is given: for requests that no library would make.
