@@ -69,7 +69,7 @@ import Testing
         ]
         let before = try Self.rows(admin)
         for secret in secrets { #expect(before.contains { $0.contains(secret) }, "\(secret)") }
-        #expect(try eventually { elsewhere.rig.frontEnd.sessionsListen })
+        #expect(try eventually { elsewhere.rig.frontEnd.hearsSessions })
         #expect(try SessionTests.isOpen(elsewhere, second))
         let blocksBefore = rig.waves.count
 

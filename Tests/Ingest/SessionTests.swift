@@ -44,7 +44,7 @@ import Testing
         let person = try one.signIn("one")
         let other = try one.signIn("one")
         #expect(try Self.isOpen(one, person))
-        #expect(try eventually { two.rig.frontEnd.sessionsListen })
+        #expect(try eventually { two.rig.frontEnd.hearsSessions })
         #expect(try Self.isOpen(two, person))
         #expect(try Self.isOpen(two, other))
         let response = try one.ask("POST", "/v1/auth/revoke", as: person)
@@ -119,6 +119,7 @@ import Testing
         defer { sessions.stop() }
         let watcher = Watcher([first, second])
         sessions.add(watcher)
+        #expect(try Self.resolve(sessions, first) == .account(account))
         #expect(try eventually { sessions.isListening })
         #expect(try Self.resolve(sessions, first) == .account(account))
         #expect(sessions.cached(first) == account)
