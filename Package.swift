@@ -76,7 +76,10 @@ let package = Package(
         library("HTTP", ["TLS", "Crypto", "CLlhttp", "CWslay", "CSystem", "System", "Bytes"]),
         library(
             "Ingest",
-            ["HTTP", "EventLog", "Schemas", "JSON", "Crypto", "Postgres", "System", "Bytes"]),
+            [
+                "HTTP", "EventLog", "Schemas", "JWT", "JSON", "Crypto", "Curl", "Postgres",
+                "System", "Bytes",
+            ]),
         library("Sinks", ["EventLog", "Schemas", "Postgres", "Crypto", "System", "Bytes"]),
         library(
             "Alerts", ["Schemas", "Postgres", "Curl", "JSON", "Crypto", "System", "Bytes"]),
@@ -93,9 +96,8 @@ let package = Package(
             name: "heartline",
             dependencies: [
                 "Alerts", "Ingest", "Pipeline", "Processors", "Sinks", "EventLog", "Kafka",
-                "HTTP", "Schemas", "Fleet", "Simulation", "Postgres", "Crypto", "TLS", "KeyValue",
-                "JSON", "YAML",
-                "Curl", "System", "Bytes",
+                "HTTP", "JWT", "Schemas", "Fleet", "Simulation", "Postgres", "Crypto", "TLS",
+                "KeyValue", "JSON", "YAML", "Curl", "System", "Bytes",
             ],
             path: "Sources/heartline", swiftSettings: strict),
         library(
@@ -108,13 +110,13 @@ let package = Package(
             "TestSupport",
             [
                 "Simulation", "Pipeline", "Processors", "Sinks", "EventLog", "Kafka", "Schemas",
-                "Postgres", "Crypto", "System", "Bytes",
+                "Postgres", "JWT", "Crypto", "COpenSSL", "System", "Bytes",
             ]),
 
         tests("Bytes", ["Bytes"]),
         tests("JSON", ["JSON", "Bytes"]),
         tests("Crypto", ["Crypto", "Bytes"]),
-        tests("JWT", ["JWT", "Crypto", "COpenSSL", "Bytes"]),
+        tests("JWT", ["JWT", "Crypto", "Bytes"]),
         tests("Postgres", ["Postgres", "Schemas", "Pipeline", "System", "Bytes"]),
         tests("YAML", ["YAML"]),
         tests("Schemas", ["Schemas", "JSON", "Bytes"]),
@@ -131,7 +133,7 @@ let package = Package(
         tests(
             "Ingest",
             [
-                "Ingest", "HTTP", "TLS", "EventLog", "Sinks", "Schemas", "Postgres", "JSON",
+                "Ingest", "HTTP", "TLS", "EventLog", "Sinks", "Schemas", "Postgres", "JWT", "JSON",
                 "Crypto", "YAML", "Pipeline", "Simulation", "System", "Bytes",
             ]),
         tests(
