@@ -35,6 +35,16 @@ COMMENT ON COLUMN heartline.sessions.account_id IS 'Whose session.';
 COMMENT ON COLUMN heartline.sessions.created_at IS 'The exchange.';
 COMMENT ON COLUMN heartline.sessions.expires_at IS 'From when on it is refused.';
 
+CREATE FUNCTION heartline.session_ended() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM pg_notify(
+        'heartline_sessions', encode(OLD.token_hash, 'hex') || ' ' || OLD.account_id::text);
+    RETURN NULL;
+END $$;
+COMMENT ON FUNCTION heartline.session_ended() IS 'Tells every front-end that a session has ended, for whatever reason.';
+CREATE TRIGGER session_ended AFTER DELETE ON heartline.sessions
+    FOR EACH ROW EXECUTE FUNCTION heartline.session_ended();
+
 CREATE TABLE heartline.presence (
     token text PRIMARY KEY,
     account_id uuid NOT NULL REFERENCES heartline.accounts ON DELETE CASCADE,
