@@ -8,16 +8,13 @@ internal import Schemas
 /// bytes finds them by pair. A record costs 39 bytes, its payload, and 5 to 8 for the index.
 ///
 /// Everything in here follows from the records of the log from `firstOffset` on: a restart applies
-/// them again instead of loading a copy of it all. Time is the receipt stamps' own, and one front-end
-/// whose clock is wrong cannot end the others' records: a stamp moves the clock by a few minutes at
-/// most.
+/// them again instead of loading a copy of it all. Time is the receipt stamps' own (`StampClock`), so
+/// that a front-end whose clock is wrong cannot end the others' records.
 struct RecentRecords: Sendable {
     /// Lanes of a pair; what they mean is the caller's.
     static let lanes = 4
     /// Largest payload. Unit: bytes.
     static let maximumPayload = 1 << 14 - 1
-    /// How far one record moves the clock. Unit: milliseconds.
-    private static let largestStep: Int64 = 600_000
     /// How much later than its life a record goes: stamps of front-ends are not in order.
     private static let grace: Int64 = 60_000
     /// Segments at once; then the oldest goes before its time. With segments of 64 KiB, 4 GiB.
@@ -29,10 +26,12 @@ struct RecentRecords: Sendable {
         var bytes = ByteBuffer()
         /// Of its first record.
         var firstOffset: Int64
-        /// The clock before its first record moved it.
-        var clock: Int64
-        /// The clock at its last record.
+        /// The clock before its first record.
+        var clock: StampClock
+        /// When its last record came: as the clock says once it has seen what came next.
         var newest: Int64
+        /// The number of its last record.
+        var lastRecord: Int64
     }
 
     /// From some offset on, how long records live.
@@ -57,8 +56,10 @@ struct RecentRecords: Sendable {
     private var index = ContiguousArray<UInt32>(repeating: Self.none, count: 64)
     /// Records that the index finds.
     private(set) var count = 0
-    private var clock: Int64 = .min
-    private var clockBefore: Int64 = .min
+    private var clock = StampClock()
+    private var clockBefore = StampClock()
+    /// Records since the start.
+    private var records: Int64 = 0
     private var nextOffset: Int64 = 0
     /// Oldest first; the last is in force.
     private var lives: [Life]
@@ -94,13 +95,17 @@ struct RecentRecords: Sendable {
     mutating func begin(at offset: Int64, stamp: Int64) {
         nextOffset = offset + 1
         for known in lives where known.from <= offset { life = known.length }
+        records += 1
         clockBefore = clock
-        if clock == .min {
-            clock = stamp
-        } else if stamp > clock {
-            clock = min(stamp, clock + Self.largestStep)
+        clock.see(stamp)
+        // After hours without a record the clock is behind the newest ones, and they are not old when
+        // it catches up.
+        var segment = segments.count - 1
+        while segment >= 0, records - segments[segment].lastRecord <= StampClock.memory {
+            segments[segment].newest = clock.now
+            segment -= 1
         }
-        while let oldest = segments.first, clock - oldest.newest > life + Self.grace {
+        while let oldest = segments.first, clock.now - oldest.newest > life + Self.grace {
             forgetOldest()
         }
     }
@@ -183,7 +188,8 @@ struct RecentRecords: Sendable {
             let (segment, start) = place(of: old)
             // What is repeated at once takes no more room.
             if segment == segments.count - 1, recordBytes(segment, start) == size {
-                segments[segment].newest = clock
+                segments[segment].newest = clock.now
+                segments[segment].lastRecord = records
                 overwrite(segment, start, lane, stamp, tag, payload)
                 return
             }
@@ -194,13 +200,15 @@ struct RecentRecords: Sendable {
                 forgetOldest()
             }
             var segment = Segment(
-                firstOffset: nextOffset - 1, clock: clockBefore, newest: clock)
+                firstOffset: nextOffset - 1, clock: clockBefore, newest: clock.now,
+                lastRecord: records)
             segment.bytes.reserveCapacity(max(segmentBytes, size))
             segments.append(segment)
         }
         let segment = segments.count - 1
         let start = segments[segment].bytes.count
-        segments[segment].newest = clock
+        segments[segment].newest = clock.now
+        segments[segment].lastRecord = records
         segments[segment].bytes.append(head: Self.head(lane, stamp, tag))
         segments[segment].bytes.append(pair)
         segments[segment].bytes.append(sized: payload)
@@ -380,7 +388,7 @@ struct RecentRecords: Sendable {
     func snapshot(into bytes: inout ByteBuffer) {
         let first = firstOffset
         bytes.appendLittleEndian(first)
-        bytes.appendLittleEndian(segments.first?.clock ?? clock)
+        (segments.first?.clock ?? clock).append(to: &bytes)
         // Older ones have ended by then.
         let current = lives.lastIndex { $0.from <= first } ?? 0
         bytes.appendLittleEndian(UInt32(lives.count - current))
@@ -393,8 +401,7 @@ struct RecentRecords: Sendable {
     /// `nil` if the bytes are not what `snapshot(into:)` wrote.
     init?(_ reader: inout ByteReader, segmentBytes: Int) {
         guard let first = reader.littleEndian(Int64.self),
-            let clock = reader.littleEndian(Int64.self),
-            let count = reader.littleEndian(UInt32.self), count > 0
+            let clock = StampClock(&reader), let count = reader.littleEndian(UInt32.self), count > 0
         else { return nil }
         var lives: [Life] = []
         for _ in 0..<count {
