@@ -98,15 +98,13 @@ public struct MutualWaves: Processor {
         let now = place.timestamp.milliseconds
         let found = recent.find(pair)
         // For good; after a day it is the tables that refuse what a front-end let through.
-        if found.has(Lane.block), recent.isWithinLife(recent.time(Lane.block, of: found), now) {
-            refusals += 1
-            return
-        }
+        let isRefused =
+            found.has(Lane.block) && recent.isWithinLife(recent.time(Lane.block, of: found), now)
         let isFirst = wave.sender == pair.first
         let own = isFirst ? Lane.fromFirst : Lane.fromSecond
         let other = isFirst ? Lane.fromSecond : Lane.fromFirst
         var isMatch = false
-        if found.has(other) {
+        if found.has(other), !isRefused {
             let otherTime = recent.time(other, of: found)
             isMatch = recent.isWithinLife(otherTime, now)
             if isMatch, found.has(own) {
@@ -125,7 +123,12 @@ public struct MutualWaves: Processor {
         }
         token.removeAll()
         let form = CompactToken.encode(wave.token.span, into: &token)
+        // A refused one too: what is in memory must not depend on a block that a replay does not read.
         recent.put(own, of: pair, found, stamp: now, tag: form, token)
+        if isRefused {
+            refusals += 1
+            return
+        }
         if isMatch { matches += 1 }
         if !effects.isDiscarding { write(wave, at: place, into: &effects) }
         if isMatch { connect(wave, at: place, into: &effects) }
