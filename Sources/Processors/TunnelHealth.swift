@@ -94,25 +94,15 @@ public struct TunnelHealth: Processor {
         let (index, isNew) = devices.slot(of: heartbeat.device)
         var slot = devices[index]
         let seen = location.time.milliseconds
-        let position: Int64
-        if let known = location.position {
-            let isNewer = location.isFar ? seen > slot.lastSeen : known > slot.position
-            guard isNewer || slot.lastSeen == 0 else {
-                repeats += 1
-                return
-            }
-            position = max(known, slot.position)
-            watched.note(record: position)
-        } else {
-            guard seen > slot.lastSeen else {
-                repeats += 1
-                return
-            }
-            position = max(watched.now, slot.position)
+        guard isNewer(heartbeat.origin, location, than: slot) else {
+            repeats += 1
+            return
         }
+        slot.note(heartbeat.origin)
+        if let known = location.position { watched.note(record: max(known, slot.position)) }
         if slot.bits.contains(.removed) { return }
 
-        slot.position = position
+        slot.position = max(location.position ?? watched.now, slot.position)
         // A correction of a front-end's clock may take it back; another front-end's small difference
         // may not.
         slot.lastSeen =
@@ -144,6 +134,27 @@ public struct TunnelHealth: Processor {
             mark(&slot, index, origin: place.offset, text: heartbeat.agentState)
         }
         store(slot, at: index)
+    }
+
+    /// Whether a heartbeat was taken in later than the last one of its device.
+    ///
+    /// One front-end counts what it takes in, so of its own the count decides: places on the watched
+    /// axis can be squeezed together, and two heartbeats can come within a millisecond. Between
+    /// front-ends, places decide. A count that is lower though the place is far later is no repeat: it
+    /// came round, or another boot looks the same.
+    private func isNewer(
+        _ origin: EventOrigin, _ location: WatchedTime.Location, than slot: DeviceSlot
+    ) -> Bool {
+        if slot.lastSeen == 0 { return true }
+        let seen = location.time.milliseconds
+        let later: Int64
+        if let known = location.position, !location.isFar {
+            later = known - slot.position
+        } else {
+            later = seen - slot.lastSeen
+        }
+        guard let steps = slot.steps(to: origin) else { return later > 0 }
+        return steps > 0 || steps < 0 && later > WatchedTime.furthest
     }
 
     private func isDueForRefresh(_ slot: DeviceSlot) -> Bool {

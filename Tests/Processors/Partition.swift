@@ -12,6 +12,7 @@ struct Partition {
     var counter: UInt64 = 0
     /// A front-end's wall clock minus the truth, in seconds.
     var skew: [UInt64: Double] = [:]
+    private var last: (heartbeat: Heartbeat, stamp: EventTime)?
 
     init(_ settings: TunnelHealthSettings = TunnelHealthSettings()) {
         health = TunnelHealth(partition: 0, settings: settings)
@@ -65,7 +66,13 @@ struct Partition {
         heartbeat.status = status
         heartbeat.lastHandshake = claim ?? age.map { Self.time(seconds - $0) }
         heartbeat.agentState = InlineText(state)
+        last = (heartbeat, Self.time(seconds + (skew[boot] ?? 0)))
         apply(.heartbeat(heartbeat), stamp: Self.time(seconds + (skew[boot] ?? 0)))
+    }
+
+    /// The last heartbeat once more, as a front-end sends it that was not answered.
+    mutating func repeatLast() {
+        if let last { apply(.heartbeat(last.heartbeat), stamp: last.stamp) }
     }
 
     mutating func lifecycle(

@@ -331,6 +331,22 @@ struct WatchedTimeTests {
         #expect(steady.alerts == restored.alerts, "seed \(seed)")
     }
 
+    @Test func aSnapshotOfTheFirstVersionIsRead() throws {
+        var p = Partition()
+        p.beacons(0, 20)
+        p.beat(d1, 21)
+        // The first version had no front-end's count, which comes last.
+        var bytes = p.snapshot
+        #expect(Array(bytes[0..<4]) == [2, 0, 0, 0])
+        bytes[0] = 1
+        bytes.removeLast(8)
+        p.health = try TunnelHealth(
+            restoring: bytes.span, partition: 0, settings: TunnelHealthSettings())
+        #expect(p.state(d1) == .healthy)
+        p.repeatLast()
+        #expect(p.health.repeats == 1)
+    }
+
     @Test func aDamagedSnapshotIsRefusedAtEveryLength() {
         var p = Partition()
         p.beacons(0, 20, from: 1, 2)
