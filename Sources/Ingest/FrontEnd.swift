@@ -22,6 +22,7 @@ public final class FrontEnd<LogType: EventLog>: Sendable {
     private let cache: ConfigCache
     private let loader: ConfigLoader
     private let provisioner: Provisioner?
+    private let proximity: Proximity?
     private let bell: BellTail<LogType>
     private let beacons: BeaconWriter
     private let server: Server
@@ -77,6 +78,20 @@ public final class FrontEnd<LogType: EventLog>: Sendable {
                 secretKey: settings.secretKey, databaseURL: databaseURL,
                 statementMilliseconds: settings.databaseMilliseconds)
         self.provisioner = provisioner
+        let proximity = try settings.proximity.map { proximity in
+            var partitions: [Topic: Int32] = [:]
+            for topic in ProximityEvents.topics {
+                guard let count = try log.partitionCount(of: topic) else {
+                    throw FrontEndError(
+                        reason: "topic \(topic.rawValue) does not exist; create the topics first")
+                }
+                partitions[topic] = count
+            }
+            return Proximity(
+                proximity, state, partitions: partitions, databaseURL: databaseURL,
+                statementMilliseconds: settings.databaseMilliseconds)
+        }
+        self.proximity = proximity
         let rates = settings.provisioning.limit.map { ClientRates<ClientAddress>($0) }
         bell = BellTail(
             log, cache: cache, readiness: readiness,
@@ -88,11 +103,15 @@ public final class FrontEnd<LogType: EventLog>: Sendable {
         listener.limits.drainMilliseconds = min(
             listener.limits.drainMilliseconds, settings.drainMilliseconds)
         server = try Server(configuration: listener) { loop in
-            IngestHandler(
-                AgentAPI(state, loop: loop),
-                provisioner.map {
-                    [ProvisionAPI($0, rates: rates, overloadBytes: state.overloadBytes)]
-                } ?? [])
+            var others: [any Routes] = []
+            if let provisioner {
+                others.append(
+                    ProvisionAPI(provisioner, rates: rates, overloadBytes: state.overloadBytes))
+            }
+            if let proximity {
+                others.append(ProximityAPI(proximity, overloadBytes: state.overloadBytes))
+            }
+            return IngestHandler(AgentAPI(state, loop: loop), others)
         }
         admin = try settings.admin.map { configuration in
             try AdminListener(
@@ -114,6 +133,9 @@ public final class FrontEnd<LogType: EventLog>: Sendable {
     public var cachedAnswers: Int { cache.count }
     /// Bytes of them.
     public var cachedBytes: Int { cache.sizeBytes }
+
+    /// Whether what is known of people's sessions holds without asking the database.
+    package var sessionsListen: Bool { proximity?.sessions.isListening ?? false }
 
     /// Starts to answer, once the log is followed and has taken a first beacon.
     ///
@@ -144,6 +166,7 @@ public final class FrontEnd<LogType: EventLog>: Sendable {
             }
             loader.start()
             provisioner?.start()
+            proximity?.start()
             beacons.start()
             try server.start()
         } catch {
@@ -162,6 +185,7 @@ public final class FrontEnd<LogType: EventLog>: Sendable {
         server.drain()
         loader.stop()
         provisioner?.stop()
+        proximity?.stop()
         bell.stop()
         // No loop runs any more, so nothing can come behind this beacon.
         beacons.leave()

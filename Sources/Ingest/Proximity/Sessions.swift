@@ -321,11 +321,11 @@ struct Complaints {
 
     init(_ doing: StaticString) { self.doing = doing }
 
-    mutating func add(_ error: any Error) {
+    mutating func add(_ error: any Error, _ data: [String: String] = [:]) {
         let now = SystemClock.monotonicMilliseconds()
         guard now >= next else { return }
         next = now + 30_000
-        Log.warning(doing, ["error": "\(error)"])
+        Log.warning(doing, data.merging(["error": "\(error)"]) { first, _ in first })
     }
 
     mutating func end() { next = .min }
