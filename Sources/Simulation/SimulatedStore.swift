@@ -48,6 +48,12 @@ public struct SimulatedTables: Equatable, Sendable {
                     if new[column.name] == nil { new[column.name] = old?[column.name] }
                 }
                 keyed[table.name, default: [:]][key] = new
+            case .delete:
+                keyed[table.name] = keyed[table.name]?.filter { _, old in
+                    !table.key.allSatisfy {
+                        old[table.columns[$0].name] == row[table.columns[$0].name]
+                    }
+                }
             }
         }
     }
