@@ -79,8 +79,8 @@ let package = Package(
         library(
             "Ingest",
             [
-                "HTTP", "EventLog", "Updates", "Schemas", "JSON", "Crypto", "Postgres", "System",
-                "Bytes",
+                "HTTP", "EventLog", "Updates", "Schemas", "JWT", "JSON", "Crypto", "Curl",
+                "Postgres", "System", "Bytes",
             ]),
         library("Sinks", ["EventLog", "Schemas", "Postgres", "Crypto", "System", "Bytes"]),
         library(
@@ -98,21 +98,27 @@ let package = Package(
             name: "heartline",
             dependencies: [
                 "Alerts", "Ingest", "Pipeline", "Processors", "Sinks", "EventLog", "Kafka",
-                "HTTP", "Updates", "Schemas", "Fleet", "Postgres", "Crypto", "TLS", "KeyValue",
-                "JSON", "YAML", "Curl", "System", "Bytes",
+                "HTTP", "JWT", "Updates", "Schemas", "Fleet", "Simulation", "Postgres", "Crypto",
+                "TLS", "KeyValue", "JSON", "YAML", "Curl", "System", "Bytes",
             ],
             path: "Sources/heartline", swiftSettings: strict),
         library(
+            "Simulation",
+            [
+                "Alerts", "Ingest", "Pipeline", "Processors", "Sinks", "EventLog", "Schemas",
+                "System", "Bytes",
+            ]),
+        library(
             "TestSupport",
             [
-                "Pipeline", "Processors", "Sinks", "EventLog", "Kafka", "Schemas", "Postgres",
-                "Crypto", "System", "Bytes",
+                "Simulation", "Pipeline", "Processors", "Sinks", "EventLog", "Kafka", "Schemas",
+                "Postgres", "JWT", "Crypto", "COpenSSL", "System", "Bytes",
             ]),
 
         tests("Bytes", ["Bytes"]),
         tests("JSON", ["JSON", "Bytes"]),
         tests("Crypto", ["Crypto", "Bytes"]),
-        tests("JWT", ["JWT", "Crypto", "COpenSSL", "Bytes"]),
+        tests("JWT", ["JWT", "Crypto", "Bytes"]),
         tests("Postgres", ["Postgres", "Schemas", "Pipeline", "System", "Bytes"]),
         tests("YAML", ["YAML"]),
         tests("Schemas", ["Schemas", "JSON", "Bytes"]),
@@ -121,35 +127,43 @@ let package = Package(
         tests(
             "Kafka",
             [
-                "Kafka", "EventLog", "Pipeline", "Processors", "Sinks", "Schemas", "Postgres",
-                "System", "Bytes",
+                "Kafka", "EventLog", "Pipeline", "Processors", "Sinks", "Simulation", "Schemas",
+                "Postgres", "System", "Bytes",
             ]),
         tests(
             "HTTP", ["HTTP", "TLS", "System", "Bytes"], exclude: ["websocket_client.py"]),
         tests(
             "Ingest",
             [
-                "Ingest", "HTTP", "TLS", "EventLog", "Sinks", "Schemas", "Postgres", "JSON",
-                "Crypto", "YAML", "Pipeline", "System", "Bytes",
+                "Ingest", "HTTP", "TLS", "EventLog", "Sinks", "Schemas", "Postgres", "JWT", "JSON",
+                "Crypto", "YAML", "Pipeline", "Simulation", "System", "Bytes",
             ]),
         tests(
-            "Sinks", ["Sinks", "Schemas", "Postgres", "EventLog", "Pipeline", "System", "Bytes"]),
+            "Sinks",
+            [
+                "Sinks", "Schemas", "Postgres", "EventLog", "Pipeline", "Simulation", "System",
+                "Bytes",
+            ]),
         tests(
             "Alerts",
             [
-                "Alerts", "Schemas", "Postgres", "Curl", "Crypto", "System", "Bytes",
+                "Alerts", "Simulation", "Schemas", "Postgres", "Curl", "Crypto", "System",
+                "Bytes",
             ]),
         tests(
             "Pipeline",
             [
-                "Alerts", "Updates", "Pipeline", "Processors", "Sinks", "EventLog", "Schemas",
-                "Postgres", "YAML", "Crypto", "System", "Bytes",
+                "Alerts", "Updates", "Pipeline", "Processors", "Sinks", "EventLog", "Simulation",
+                "Schemas", "Postgres", "YAML", "Crypto", "System", "Bytes",
             ]),
         tests("Updates", ["Updates", "Curl", "Crypto", "System", "Bytes"]),
         tests("Fleet", ["Fleet", "Schemas", "Curl", "Crypto", "JSON", "System", "Bytes"]),
         tests(
             "Simulation",
-            ["Pipeline", "Processors", "Sinks", "EventLog", "Schemas", "System", "Bytes"]),
+            [
+                "Simulation", "Pipeline", "Processors", "Sinks", "EventLog", "Schemas", "System",
+                "Bytes",
+            ]),
         tests(
             "Contract",
             [
@@ -161,7 +175,8 @@ let package = Package(
             "EndToEnd",
             [
                 "Alerts", "Ingest", "Pipeline", "Processors", "Sinks", "EventLog", "Kafka", "HTTP",
-                "Schemas", "Fleet", "Postgres", "JSON", "Crypto", "Curl", "System", "Bytes",
+                "Schemas", "Fleet", "Simulation", "Postgres", "JSON", "Crypto", "Curl", "System",
+                "Bytes",
             ]),
     ],
     swiftLanguageModes: [.v6],

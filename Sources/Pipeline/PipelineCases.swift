@@ -20,6 +20,10 @@ public struct PipelineCase: Sendable {
             case beacon(frontEnd: String, isLossy: Bool, isLeaving: Bool)
             case lifecycle(Lifecycle.Kind, device: String, expectedInterval: Int64?)
             case change(CaseChange)
+            case wave(from: String, to: String, token: String)
+            case block(from: String, to: String)
+            case encounter(CaseEncounter)
+            case message(from: String, to: String, id: String)
             case update(CaseUpdate)
         }
 
@@ -29,7 +33,7 @@ public struct PipelineCase: Sendable {
         /// Records of one moment stand in this order: a front-end's beacon goes behind what it took.
         var rank: Int {
             switch action {
-            case .lifecycle, .change, .update: 0
+            case .lifecycle, .change, .update, .wave, .block, .encounter, .message: 0
             case .heartbeat: 1
             case .beacon: 2
             }
@@ -57,6 +61,8 @@ public struct PipelineCase: Sendable {
         enum Entity: Hashable, Sendable {
             case device(String)
             case frontEnd(String)
+            case account(String)
+            case pair(String, String)
             case installation(String)
             case attempt(String)
             case release(String)
@@ -75,6 +81,8 @@ public struct PipelineCase: Sendable {
         var history: [String]?
         /// Of pipelines about configurations.
         var configuration = ConfigurationExpectation()
+        /// Of pipelines about people.
+        var proximity = ProximityExpectation()
         /// Of pipelines about updates: columns and what must stand in them.
         var columns: [String: String] = [:]
     }
@@ -150,6 +158,9 @@ extension PipelineFileReader {
         let actions =
             switch processor.source {
             case .configChanges: ["change"]
+            case .waves: ["wave", "block"]
+            case .encounters: ["encounter"]
+            case .messages: ["message"]
             case .updates: Self.updateActions
             default: ["heartbeat", "beacon", "beacons"] + Self.lifecycles.map(\.0)
             }
@@ -165,6 +176,7 @@ extension PipelineFileReader {
             switch action {
             case "beacons": ["from", "until", "front_end"]
             case "heartbeat", "beacon": ["at", "every", "until", "front_end"]
+            case "wave", "encounter": ["at", "every", "until"]
             default: ["at"]
             }
         for key in keys where fields[key] != nil && key != action && !allowed.contains(key) {
@@ -179,6 +191,10 @@ extension PipelineFileReader {
         case "beacons": made = .beacon(frontEnd: frontEnd, isLossy: false, isLeaving: false)
         case "beacon": made = beacon(entry.value, frontEnd: frontEnd)
         case "change": made = change(entry.value).map { .change($0) }
+        case "wave": made = wave(entry.value)
+        case "block": made = block(entry.value)
+        case "encounter": made = encounter(entry.value)
+        case "message": made = message(entry.value)
         case _ where processor.source == .updates:
             made = update(action, entry.value).map { .update($0) }
         default:
@@ -340,6 +356,8 @@ extension PipelineFileReader {
                     ]
                 case .configHash, .configDelivery:
                     ["device", "at"] + Self.configurationKeys(processor)
+                case .mutualWaves, .encounters, .messages:
+                    ["account", "pair", "at"] + Self.proximityKeys(processor)
                 case .updateRollout: [String]()
                 }
             guard let fields = fields(item, of: "an expectation", keys) else { continue }
@@ -352,13 +370,24 @@ extension PipelineFileReader {
                 for key in ["state", "at", "reason", "flapping", "history"] {
                     if let entry = fields[key] { fail(entry.keyMark, "a front-end has no \(key)") }
                 }
+            } else if let person = person(fields) {
+                entity = person
             } else {
-                if fields["device"] == nil { fail(item.mark, "the expectation names no device") }
+                if keys.contains("account") {
+                    if fields["account"] == nil, fields["pair"] == nil {
+                        fail(item.mark, "the expectation names neither an account nor a pair")
+                    }
+                } else if fields["device"] == nil {
+                    fail(item.mark, "the expectation names no device")
+                }
                 continue
             }
             if let known, !known.contains(entity) {
-                let names = known.compactMap {
-                    if case .device(let name) = $0 { name } else { nil }
+                let names = known.compactMap { (entity) -> String? in
+                    switch entity {
+                    case .device(let name), .account(let name): name
+                    case .frontEnd, .pair, .installation, .attempt, .release: nil
+                    }
                 }
                 fail(item.mark, "nothing is given of \(entity)\(hint("\(entity)", names.sorted()))")
                 continue
@@ -375,6 +404,7 @@ extension PipelineFileReader {
                 expectation.history = items.compactMap { state($0) }
             }
             expectation.configuration = configuration(fields)
+            expectation.proximity = proximity(fields)
             if fields.count == 1 { fail(item.mark, "nothing is expected of \(entity)") }
             expectations.append(expectation)
         }
@@ -397,17 +427,27 @@ extension PipelineCase.Record {
         case .beacon(let frontEnd, _, _): [.frontEnd(frontEnd)]
         case .lifecycle(_, let device, _): [.device(device)]
         case .change(let change): [.device(change.device)]
+        case .wave(let from, let to, _), .block(let from, let to), .message(let from, let to, _):
+            Self.people(from, to)
+        case .encounter(let encounter): Self.people(encounter.from, encounter.to)
         case .update(let update): update.entities
         }
+    }
+}
+
+extension PipelineCase.Record {
+    private static func people(_ a: String, _ b: String) -> [PipelineCase.Expectation.Entity] {
+        [.account(a), .account(b), .pair(a, b), .pair(b, a)]
     }
 }
 
 extension PipelineCase.Expectation.Entity: CustomStringConvertible {
     var description: String {
         switch self {
-        case .device(let name), .frontEnd(let name), .installation(let name),
+        case .device(let name), .frontEnd(let name), .account(let name), .installation(let name),
             .attempt(let name), .release(let name):
             name
+        case .pair(let a, let b): "\(a) and \(b)"
         }
     }
 }

@@ -79,7 +79,7 @@ extension PipelineCase {
         case .release(let name):
             let key = Array(name.utf8)
             found = (.rollout, tables.columns(of: .rollout) { $0("release") == key })
-        case .device, .frontEnd: return
+        case .device, .frontEnd, .account, .pair: return
         }
         guard let row = found.row else {
             return differ("row", "one", "no row in \(found.schema.name)")

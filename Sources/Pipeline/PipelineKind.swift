@@ -7,12 +7,17 @@ extension PipelineFile {
         case tunnelHealth(TunnelHealthSettings)
         case configHash(ConfigHashSettings)
         case configDelivery(ConfigDeliverySettings)
+        case mutualWaves(MutualWavesSettings)
+        case encounters(EncountersSettings)
+        case messages(MessagesSettings)
         case updateRollout(UpdateRolloutSettings)
 
         /// One of each, with the defaults; in the order in which they are told of.
         public static let all: [Kind] = [
             .tunnelHealth(TunnelHealthSettings()), .configHash(ConfigHashSettings()),
-            .configDelivery(ConfigDeliverySettings()), .updateRollout(UpdateRolloutSettings()),
+            .configDelivery(ConfigDeliverySettings()), .mutualWaves(MutualWavesSettings()),
+            .encounters(EncountersSettings()), .messages(MessagesSettings()),
+            .updateRollout(UpdateRolloutSettings()),
         ]
 
         static let names = all.map(\.name)
@@ -23,6 +28,9 @@ extension PipelineFile {
             case .tunnelHealth: "tunnel-health"
             case .configHash: "config-hash"
             case .configDelivery: "config-delivery"
+            case .mutualWaves: "mutual-waves"
+            case .encounters: "encounters"
+            case .messages: "messages"
             case .updateRollout: "update-rollout"
             }
         }
@@ -33,6 +41,9 @@ extension PipelineFile {
             case .tunnelHealth: TunnelHealth.self
             case .configHash: ConfigHash.self
             case .configDelivery: ConfigDelivery.self
+            case .mutualWaves: MutualWaves.self
+            case .encounters: Encounters.self
+            case .messages: Messages.self
             case .updateRollout: UpdateRollout.self
             }
         }
@@ -49,16 +60,19 @@ extension PipelineFile {
             case .tunnelHealth: [.deviceStatus, .deviceStateHistory, .fleetMinutes, .alerts]
             case .configHash: [.configVersions]
             case .configDelivery: [.configDelivery]
+            case .mutualWaves: [.waves, .connections, .pushes]
+            case .encounters: [.encounterReports, .encounters]
+            case .messages: [.messages, .pushes]
             case .updateRollout: [.installations, .updateAttempts, .rollout]
             }
         }
 
         /// Time between commits where a file does not say it, in milliseconds: a bell does not wait
-        /// for others.
+        /// for others, and neither does a person.
         public var defaultCommitInterval: Int64 {
             switch self {
-            case .configHash: 0
-            case .tunnelHealth, .configDelivery, .updateRollout: 200
+            case .configHash, .mutualWaves, .messages: 0
+            case .tunnelHealth, .configDelivery, .encounters, .updateRollout: 200
             }
         }
 
@@ -68,6 +82,9 @@ extension PipelineFile {
             case .tunnelHealth(let settings): ProcessorSettings(settings).revision
             case .configHash(let settings): ProcessorSettings(settings).revision
             case .configDelivery(let settings): ProcessorSettings(settings).revision
+            case .mutualWaves(let settings): ProcessorSettings(settings).revision
+            case .encounters(let settings): ProcessorSettings(settings).revision
+            case .messages(let settings): ProcessorSettings(settings).revision
             case .updateRollout(let settings): ProcessorSettings(settings).revision
             }
         }
@@ -118,6 +135,8 @@ public enum PipelineTable: String, CaseIterable, Sendable {
     case alerts
     case configVersions = "config_versions"
     case configDelivery = "config_delivery"
+    case waves, connections, pushes, encounters, messages
+    case encounterReports = "encounter_reports"
     case installations
     case updateAttempts = "update_attempts"
     case rollout
@@ -128,8 +147,8 @@ public enum PipelineTable: String, CaseIterable, Sendable {
         case .deviceStateHistory: "device_state_ended"
         case .fleetMinutes: "fleet_minutes_by_partition"
         case .rollout: "rollout_by_partition"
-        case .deviceStatus, .alerts, .configVersions, .configDelivery, .installations,
-            .updateAttempts:
+        case .deviceStatus, .alerts, .configVersions, .configDelivery, .waves, .connections,
+            .pushes, .encounters, .messages, .encounterReports, .installations, .updateAttempts:
             rawValue
         }
     }
@@ -149,18 +168,53 @@ extension ProcessorSettings where Values == ConfigDeliverySettings {
     }
 }
 
+extension ProcessorSettings where Values == MutualWavesSettings {
+    /// The settings with their text: the life of a wave in milliseconds.
+    public init(_ settings: MutualWavesSettings) {
+        self.init(settings, text: "wave_ttl \(settings.waveLife)\n") { text in
+            guard let value = value(of: "wave_ttl", in: text) else { return nil }
+            var settings = MutualWavesSettings()
+            settings.waveLife = value
+            return settings
+        }
+    }
+}
+
+extension ProcessorSettings where Values == EncountersSettings {
+    /// The settings with their text: the window in milliseconds.
+    public init(_ settings: EncountersSettings) {
+        self.init(settings, text: "window \(settings.window)\n") { text in
+            guard let value = value(of: "window", in: text) else { return nil }
+            var settings = EncountersSettings()
+            settings.window = value
+            return settings
+        }
+    }
+}
+
+extension ProcessorSettings where Values == MessagesSettings {
+    /// There is nothing to write down.
+    public init(_ settings: MessagesSettings) {
+        self.init(settings, text: "") { $0.isEmpty ? MessagesSettings() : nil }
+    }
+}
+
+/// The number of a text of one line, `name number`; `nil` for another text, or none above zero.
+private func value(of name: String, in text: String) -> Int64? {
+    let words = text.split(whereSeparator: { $0 == " " || $0 == "\n" })
+    guard words.count == 2, words[0] == name, let value = Int64(words[1]), value > 0 else {
+        return nil
+    }
+    return value
+}
+
 extension ProcessorSettings where Values == UpdateRolloutSettings {
-    /// One setting, in milliseconds.
+    /// The settings with their text: the silence in milliseconds.
     public init(_ settings: UpdateRolloutSettings) {
         self.init(settings, text: "unconfirmed_after \(settings.unconfirmedAfter)\n") { text in
+            guard let value = value(of: "unconfirmed_after", in: text) else { return nil }
             var settings = UpdateRolloutSettings()
-            for line in text.split(separator: "\n") {
-                let words = line.split(separator: " ")
-                guard words.count == 2, words[0] == "unconfirmed_after",
-                    let value = Int64(words[1]), UpdateRolloutSettings.range.contains(value)
-                else { return nil }
-                settings.unconfirmedAfter = value
-            }
+            settings.unconfirmedAfter = value
             return settings
         }
     }

@@ -1,5 +1,6 @@
 internal import Bytes
 internal import Schemas
+public import Simulation
 
 /// Seeded records of topic `updates`: apps that check, installations that go well, fail, fall silent or are
 /// heard of late, front-ends that repeat themselves, and the time.

@@ -18,6 +18,8 @@ struct AdminRig {
         rig = try Rig(database: database, devices: devices) {
             $0.adminToken = try? AdminToken(Self.token)
             $0.salt = Array("a salt of a good length".utf8)
+            $0.proximity = ProximitySettings()
+            $0.sockets = SocketSettings()
             $0.updates = updates.map { UpdateSettings(directory: $0) }
         }
         client = try Self.connect(rig)

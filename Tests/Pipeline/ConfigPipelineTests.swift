@@ -4,6 +4,7 @@ import Pipeline
 import Processors
 import Schemas
 import Sinks
+import Simulation
 import TestSupport
 import Testing
 
@@ -13,11 +14,18 @@ import Testing
         let files = PipelineFile.builtIn
         #expect(
             files.map(\.name) == [
-                "tunnel-health", "config-hash", "config-delivery", "update-rollout",
+                "tunnel-health", "config-hash", "config-delivery", "mutual-waves", "encounters",
+                "messages", "update-rollout",
             ])
-        #expect(files.map(\.source) == [.heartbeats, .configChanges, .heartbeats, .updates])
-        #expect(files.map(\.topics) == [[.alerts], [.deviceConfigs], [], []])
-        #expect(files.map(\.commitInterval) == [200, 0, 200, 200])
+        #expect(
+            files.map(\.source) == [
+                .heartbeats, .configChanges, .heartbeats, .waves, .encounters, .messages, .updates,
+            ])
+        #expect(
+            files.map(\.topics) == [
+                [.alerts], [.deviceConfigs], [], [.pushes], [], [.pushes], [],
+            ])
+        #expect(files.map(\.commitInterval) == [200, 0, 200, 0, 200, 0, 200])
         for file in files {
             #expect(file.omittedTables.isEmpty && file.omittedTopics.isEmpty)
             #expect(file.settingsRevision.utf8.count == 16)

@@ -1,6 +1,7 @@
 import Pipeline
 import Processors
 import Schemas
+import Simulation
 import TestSupport
 import Testing
 
@@ -10,7 +11,7 @@ import Testing
     func aStormOfUpdatesLeavesTheTablesOfACleanPass(_ seeds: Range<UInt64>) {
         for seed in seeds where seed % 4 == 2 || seeds.count == 1 {
             var generator = UpdateRecords(seed: seed ^ 0x0DDA)
-            var simulation = Simulation<UpdateRollout>(
+            var simulation = WorkerStorm<UpdateRollout>(
                 seed: seed,
                 records: generator.records(
                     partitions: 1 + Int(seed % 3), count: 60 + Int(seed % 120)),
