@@ -44,6 +44,7 @@ import Testing
         let person = try one.signIn("one")
         let other = try one.signIn("one")
         #expect(try Self.isOpen(one, person))
+        #expect(try Self.isOpen(two, person))
         #expect(try eventually { two.rig.frontEnd.hearsSessions })
         #expect(try Self.isOpen(two, person))
         #expect(try Self.isOpen(two, other))
