@@ -153,7 +153,7 @@ let package = Package(
                 "Ingest", "HTTP", "EventLog", "Sinks", "Schemas", "Postgres", "Crypto", "System",
                 "Bytes",
             ],
-            exclude: ["agent.py", "requirements.txt"]),
+            exclude: ["agent.py", "requirements.txt", "schemathesis.toml"]),
         tests(
             "EndToEnd",
             [
