@@ -76,7 +76,10 @@ let package = Package(
         library("HTTP", ["TLS", "Crypto", "CLlhttp", "CWslay", "CSystem", "System", "Bytes"]),
         library(
             "Ingest",
-            ["HTTP", "EventLog", "Schemas", "JSON", "Crypto", "Postgres", "System", "Bytes"]),
+            [
+                "HTTP", "EventLog", "Schemas", "JWT", "JSON", "Crypto", "Curl", "Postgres",
+                "System", "Bytes",
+            ]),
         library("Sinks", ["EventLog", "Schemas", "Postgres", "Crypto", "System", "Bytes"]),
         library(
             "Alerts", ["Schemas", "Postgres", "Curl", "JSON", "Crypto", "System", "Bytes"]),
@@ -93,21 +96,21 @@ let package = Package(
             name: "heartline",
             dependencies: [
                 "Alerts", "Ingest", "Pipeline", "Processors", "Sinks", "EventLog", "Kafka",
-                "HTTP", "Schemas", "Fleet", "Postgres", "Crypto", "TLS", "KeyValue", "JSON", "YAML",
-                "Curl", "System", "Bytes",
+                "HTTP", "JWT", "Schemas", "Fleet", "Postgres", "Crypto", "TLS", "KeyValue", "JSON",
+                "YAML", "Curl", "System", "Bytes",
             ],
             path: "Sources/heartline", swiftSettings: strict),
         library(
             "TestSupport",
             [
                 "Pipeline", "Processors", "Sinks", "EventLog", "Kafka", "Schemas", "Postgres",
-                "Crypto", "System", "Bytes",
+                "JWT", "Crypto", "COpenSSL", "System", "Bytes",
             ]),
 
         tests("Bytes", ["Bytes"]),
         tests("JSON", ["JSON", "Bytes"]),
         tests("Crypto", ["Crypto", "Bytes"]),
-        tests("JWT", ["JWT", "Crypto", "COpenSSL", "Bytes"]),
+        tests("JWT", ["JWT", "Crypto", "Bytes"]),
         tests("Postgres", ["Postgres", "Schemas", "Pipeline", "System", "Bytes"]),
         tests("YAML", ["YAML"]),
         tests("Schemas", ["Schemas", "JSON", "Bytes"]),
@@ -124,7 +127,7 @@ let package = Package(
         tests(
             "Ingest",
             [
-                "Ingest", "HTTP", "TLS", "EventLog", "Sinks", "Schemas", "Postgres", "JSON",
+                "Ingest", "HTTP", "TLS", "EventLog", "Sinks", "Schemas", "Postgres", "JWT", "JSON",
                 "Crypto", "YAML", "Pipeline", "System", "Bytes",
             ]),
         tests(

@@ -8,6 +8,13 @@ protocol Routes: AnyObject {
     func attached(to loop: LoopContext)
     func roundEnded()
     func tick()
+    /// The largest body in bytes for a request of these routes; `nil` for the listener's own limit, and
+    /// for other requests.
+    func bodyLimit(_ head: borrowing RequestHead) -> Int?
+}
+
+extension Routes {
+    func bodyLimit(_ head: borrowing RequestHead) -> Int? { nil }
 }
 
 /// Answers everything that comes to the public listener on one event loop.
@@ -30,6 +37,13 @@ final class IngestHandler: RequestHandler {
         if agent.handle(request, exchange) { return }
         for routes in others where routes.handle(request, exchange) { return }
         exchange.notFound()
+    }
+
+    func bodyLimit(_ head: borrowing RequestHead) -> Int? {
+        for routes in others {
+            if let limit = routes.bodyLimit(head) { return limit }
+        }
+        return nil
     }
 
     func roundEnded() {
