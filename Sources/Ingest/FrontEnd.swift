@@ -24,6 +24,7 @@ public final class FrontEnd<LogType: EventLog>: Sendable {
     private let provisioner: Provisioner?
     private let proximity: Proximity?
     private let bell: BellTail<LogType>
+    private let sessions: Sessions
     private let pushes: PushService<LogType>?
     private let beacons: BeaconWriter
     private let server: Server
@@ -79,6 +80,10 @@ public final class FrontEnd<LogType: EventLog>: Sendable {
                 secretKey: settings.secretKey, databaseURL: databaseURL,
                 statementMilliseconds: settings.databaseMilliseconds)
         self.provisioner = provisioner
+        let sessions = Sessions(
+            databaseURL: databaseURL, statementMilliseconds: settings.databaseMilliseconds,
+            limit: settings.proximity?.sessions ?? 200_000)
+        self.sessions = sessions
         let proximity = try settings.proximity.map { proximity in
             var partitions: [Topic: Int32] = [:]
             for topic in ProximityEvents.topics {
@@ -89,7 +94,7 @@ public final class FrontEnd<LogType: EventLog>: Sendable {
                 partitions[topic] = count
             }
             return Proximity(
-                proximity, state, partitions: partitions, databaseURL: databaseURL,
+                proximity, state, sessions, partitions: partitions, databaseURL: databaseURL,
                 statementMilliseconds: settings.databaseMilliseconds)
         }
         self.proximity = proximity
@@ -97,13 +102,11 @@ public final class FrontEnd<LogType: EventLog>: Sendable {
         bell = BellTail(
             log, cache: cache, readiness: readiness,
             group: "front-end-\(String(boot, radix: 16))")
-        let pushes = proximity.flatMap { proximity in
-            settings.proximity.map { asked in
-                PushService(
-                    log, sessions: proximity.sessions, databaseURL: databaseURL,
-                    settings: asked.sockets, statementMilliseconds: settings.databaseMilliseconds,
-                    group: "front-end-pushes-\(String(boot, radix: 16))")
-            }
+        let pushes = settings.sockets.map { sockets in
+            PushService(
+                log, sessions: sessions, databaseURL: databaseURL, settings: sockets,
+                statementMilliseconds: settings.databaseMilliseconds,
+                group: "front-end-pushes-\(String(boot, radix: 16))")
         }
         self.pushes = pushes
         beacons = BeaconWriter(
@@ -150,7 +153,7 @@ public final class FrontEnd<LogType: EventLog>: Sendable {
     public var cachedBytes: Int { cache.sizeBytes }
 
     /// Whether what is known of people's sessions holds without asking the database.
-    package var sessionsListen: Bool { proximity?.sessions.isListening ?? false }
+    package var hearsSessions: Bool { sessions.isListening }
 
     /// Starts to answer, once the log is followed and has taken a first beacon.
     ///
@@ -181,6 +184,7 @@ public final class FrontEnd<LogType: EventLog>: Sendable {
             }
             loader.start()
             provisioner?.start()
+            sessions.start()
             proximity?.start()
             pushes?.start()
             beacons.start()
@@ -201,8 +205,9 @@ public final class FrontEnd<LogType: EventLog>: Sendable {
         server.drain()
         loader.stop()
         provisioner?.stop()
-        pushes?.stop()
         proximity?.stop()
+        pushes?.stop()
+        sessions.stop()
         bell.stop()
         // No loop runs any more, so nothing can come behind this beacon.
         beacons.leave()

@@ -17,9 +17,9 @@ final class PhoneRig {
     init(
         database: TestDatabase? = nil, _ change: (inout SocketSettings) -> Void = { _ in }
     ) throws {
-        var proximity = ProximitySettings()
-        change(&proximity.sockets)
-        rig = try Rig(database: database, devices: 0) { $0.proximity = proximity }
+        var sockets = SocketSettings()
+        change(&sockets)
+        rig = try Rig(database: database, devices: 0) { $0.sockets = sockets }
         connection = try rig.database.connect()
         let frontEnd = rig.frontEnd
         guard try eventually({ frontEnd.hearsPushes }) else {

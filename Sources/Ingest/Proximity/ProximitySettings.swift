@@ -22,7 +22,6 @@ public struct ProximitySettings: Sendable {
     public var fetchMilliseconds: Int64 = 10_000
     /// Time between looks for sessions and tokens that have expired, in milliseconds. Default: 30 s.
     public var sweepMilliseconds: Int64 = 30_000
-    public var sockets = SocketSettings()
 
     public init() {}
 }
