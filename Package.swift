@@ -168,7 +168,7 @@ let package = Package(
                 "Ingest", "HTTP", "EventLog", "Sinks", "Schemas", "Postgres", "Crypto", "System",
                 "Bytes",
             ],
-            exclude: ["agent.py", "requirements.txt"]),
+            exclude: ["agent.py", "phones.py", "requirements.txt"]),
         tests(
             "EndToEnd",
             [

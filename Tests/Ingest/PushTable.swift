@@ -117,6 +117,8 @@ struct PushFrontEnd {
         /// Marks that it has not answered.
         var marks: [UInt64] = []
         var closed: PushEffect.Reason?
+        /// Whether the database was asked what it has missed.
+        var isStarted = false
     }
 
     var delivery: PushDelivery
@@ -167,6 +169,7 @@ struct PushFrontEnd {
         if fails {
             delivery.failed(now: now)
         } else {
+            for page in round.pages { clients[page.socket]?.isStarted = true }
             delivery.answered(table.answer(round), now: now, into: &effects)
             carryOut()
         }

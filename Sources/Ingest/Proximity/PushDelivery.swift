@@ -345,7 +345,7 @@ package struct PushDelivery: Sendable {
         var isCut = false
         var hasAllConfirmed = true
         var seen: [PushID] = []
-        for push in pushes {
+        for (place, push) in pushes.enumerated() {
             let position = push.deliveredAt.map { PushPosition($0, push.id) }
             let isForLive =
                 !live.isEmpty && !account.sent.contains(push.id)
@@ -358,7 +358,8 @@ package struct PushDelivery: Sendable {
                 let isTaken = receivers.contains { hasRoom($0, batches) }
                 guard push.body != nil, isTaken else {
                     isCut = true
-                    hasAllConfirmed = position == nil
+                    hasAllConfirmed =
+                        position == nil && place < limits.deliveredRows
                     // The next round has room for its body, unless what has yet to be confirmed fills it.
                     if owesConfirmation(account, batches) {
                         account.isHeldBack = true
@@ -374,7 +375,7 @@ package struct PushDelivery: Sendable {
             if let position { reached = position }
         }
         let open = pushes.filter { $0.deliveredAt == nil }
-        if pushes.count - open.count >= limits.deliveredRows {
+        if !isCut, pushes.count - open.count >= limits.deliveredRows {
             hasAllConfirmed = false
             account.isDue = true
         }
