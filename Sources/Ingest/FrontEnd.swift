@@ -22,8 +22,9 @@ public final class FrontEnd<LogType: EventLog>: Sendable {
     private let cache: ConfigCache
     private let loader: ConfigLoader
     private let provisioner: Provisioner?
-    private let proximity: Proximity?
     private let bell: BellTail<LogType>
+    private let sessions: Sessions
+    private let pushes: PushService<LogType>?
     private let beacons: BeaconWriter
     private let server: Server
     private let admin: AdminListener?
@@ -78,24 +79,20 @@ public final class FrontEnd<LogType: EventLog>: Sendable {
                 secretKey: settings.secretKey, databaseURL: databaseURL,
                 statementMilliseconds: settings.databaseMilliseconds)
         self.provisioner = provisioner
-        let proximity = try settings.proximity.map { proximity in
-            var partitions: [Topic: Int32] = [:]
-            for topic in ProximityEvents.topics {
-                guard let count = try log.partitionCount(of: topic) else {
-                    throw FrontEndError(
-                        reason: "topic \(topic.rawValue) does not exist; create the topics first")
-                }
-                partitions[topic] = count
-            }
-            return Proximity(
-                proximity, state, partitions: partitions, databaseURL: databaseURL,
-                statementMilliseconds: settings.databaseMilliseconds)
-        }
-        self.proximity = proximity
         let rates = settings.provisioning.limit.map { ClientRates<ClientAddress>($0) }
         bell = BellTail(
             log, cache: cache, readiness: readiness,
             group: "front-end-\(String(boot, radix: 16))")
+        let sessions = Sessions(
+            databaseURL: databaseURL, statementMilliseconds: settings.databaseMilliseconds)
+        self.sessions = sessions
+        let pushes = settings.sockets.map { sockets in
+            PushService(
+                log, sessions: sessions, databaseURL: databaseURL, settings: sockets,
+                statementMilliseconds: settings.databaseMilliseconds,
+                group: "front-end-pushes-\(String(boot, radix: 16))")
+        }
+        self.pushes = pushes
         beacons = BeaconWriter(
             state, frontEnd: InlineText(settings.name),
             intervalMilliseconds: settings.beaconMilliseconds)
@@ -103,15 +100,11 @@ public final class FrontEnd<LogType: EventLog>: Sendable {
         listener.limits.drainMilliseconds = min(
             listener.limits.drainMilliseconds, settings.drainMilliseconds)
         server = try Server(configuration: listener) { loop in
-            var others: [any Routes] = []
-            if let provisioner {
-                others.append(
-                    ProvisionAPI(provisioner, rates: rates, overloadBytes: state.overloadBytes))
-            }
-            if let proximity {
-                others.append(ProximityAPI(proximity, overloadBytes: state.overloadBytes))
-            }
-            return IngestHandler(AgentAPI(state, loop: loop), others)
+            IngestHandler(
+                AgentAPI(state, loop: loop),
+                (provisioner.map {
+                    [ProvisionAPI($0, rates: rates, overloadBytes: state.overloadBytes)]
+                } ?? []) + (pushes.map { [$0.makeRoutes()] } ?? []))
         }
         admin = try settings.admin.map { configuration in
             try AdminListener(
@@ -129,13 +122,14 @@ public final class FrontEnd<LogType: EventLog>: Sendable {
     public var adminAddress: (host: String, port: UInt16)? { admin?.boundAddress }
     /// Counters of the public listener.
     public var serverCounters: ServerCounters { server.counters }
+    /// `nil` where no sockets are opened.
+    package var pushCounters: PushCounters? { pushes?.hub.counters }
+    /// Whether the doorbells of pushes are heard.
+    package var hearsPushes: Bool { pushes?.isListening ?? false }
     /// Answers that are kept in memory.
     public var cachedAnswers: Int { cache.count }
     /// Bytes of them.
     public var cachedBytes: Int { cache.sizeBytes }
-
-    /// Whether what is known of people's sessions holds without asking the database.
-    package var sessionsListen: Bool { proximity?.sessions.isListening ?? false }
 
     /// Starts to answer, once the log is followed and has taken a first beacon.
     ///
@@ -166,7 +160,8 @@ public final class FrontEnd<LogType: EventLog>: Sendable {
             }
             loader.start()
             provisioner?.start()
-            proximity?.start()
+            sessions.start()
+            pushes?.start()
             beacons.start()
             try server.start()
         } catch {
@@ -185,7 +180,8 @@ public final class FrontEnd<LogType: EventLog>: Sendable {
         server.drain()
         loader.stop()
         provisioner?.stop()
-        proximity?.stop()
+        pushes?.stop()
+        sessions.stop()
         bell.stop()
         // No loop runs any more, so nothing can come behind this beacon.
         beacons.leave()

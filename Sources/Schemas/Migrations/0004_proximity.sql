@@ -189,6 +189,10 @@ CREATE TABLE heartline.pushes (
 );
 CREATE INDEX pushes_by_peer ON heartline.pushes (peer);
 CREATE INDEX pushes_by_age ON heartline.pushes (created_at);
+CREATE INDEX pushes_open ON heartline.pushes (account_id, created_at, push_id)
+    WHERE delivered_at IS NULL;
+CREATE INDEX pushes_delivered ON heartline.pushes (account_id, delivered_at)
+    WHERE delivered_at IS NOT NULL;
 COMMENT ON TABLE heartline.pushes IS 'What an account is told over its sockets.';
 COMMENT ON COLUMN heartline.pushes.account_id IS 'Who is told.';
 COMMENT ON COLUMN heartline.pushes.push_id IS 'Follows from what caused it: made again, it is the same.';
@@ -196,4 +200,4 @@ COMMENT ON COLUMN heartline.pushes.peer IS 'Whom it is about; nothing is told of
 COMMENT ON COLUMN heartline.pushes.kind IS 'mutual or message.';
 COMMENT ON COLUMN heartline.pushes.body IS 'What is sent: one JSON object.';
 COMMENT ON COLUMN heartline.pushes.created_at IS 'Receipt of what caused it.';
-COMMENT ON COLUMN heartline.pushes.delivered_at IS 'When it was first given to a socket of the account; null: not yet.';
+COMMENT ON COLUMN heartline.pushes.delivered_at IS 'When a socket of the account first said that it has it; null: not yet.';
