@@ -22,6 +22,7 @@ public final class FrontEnd<LogType: EventLog>: Sendable {
     private let cache: ConfigCache
     private let loader: ConfigLoader
     private let provisioner: Provisioner?
+    private let proximity: Proximity?
     private let bell: BellTail<LogType>
     private let sessions: Sessions
     private let pushes: PushService<LogType>?
@@ -79,13 +80,28 @@ public final class FrontEnd<LogType: EventLog>: Sendable {
                 secretKey: settings.secretKey, databaseURL: databaseURL,
                 statementMilliseconds: settings.databaseMilliseconds)
         self.provisioner = provisioner
+        let sessions = Sessions(
+            databaseURL: databaseURL, statementMilliseconds: settings.databaseMilliseconds,
+            limit: settings.proximity?.sessions ?? 200_000)
+        self.sessions = sessions
+        let proximity = try settings.proximity.map { proximity in
+            var partitions: [Topic: Int32] = [:]
+            for topic in ProximityEvents.topics {
+                guard let count = try log.partitionCount(of: topic) else {
+                    throw FrontEndError(
+                        reason: "topic \(topic.rawValue) does not exist; create the topics first")
+                }
+                partitions[topic] = count
+            }
+            return Proximity(
+                proximity, state, sessions, partitions: partitions, databaseURL: databaseURL,
+                statementMilliseconds: settings.databaseMilliseconds)
+        }
+        self.proximity = proximity
         let rates = settings.provisioning.limit.map { ClientRates<ClientAddress>($0) }
         bell = BellTail(
             log, cache: cache, readiness: readiness,
             group: "front-end-\(String(boot, radix: 16))")
-        let sessions = Sessions(
-            databaseURL: databaseURL, statementMilliseconds: settings.databaseMilliseconds)
-        self.sessions = sessions
         let pushes = settings.sockets.map { sockets in
             PushService(
                 log, sessions: sessions, databaseURL: databaseURL, settings: sockets,
@@ -100,11 +116,16 @@ public final class FrontEnd<LogType: EventLog>: Sendable {
         listener.limits.drainMilliseconds = min(
             listener.limits.drainMilliseconds, settings.drainMilliseconds)
         server = try Server(configuration: listener) { loop in
-            IngestHandler(
-                AgentAPI(state, loop: loop),
-                (provisioner.map {
-                    [ProvisionAPI($0, rates: rates, overloadBytes: state.overloadBytes)]
-                } ?? []) + (pushes.map { [$0.makeRoutes()] } ?? []))
+            var others: [any Routes] = []
+            if let provisioner {
+                others.append(
+                    ProvisionAPI(provisioner, rates: rates, overloadBytes: state.overloadBytes))
+            }
+            if let proximity {
+                others.append(ProximityAPI(proximity, overloadBytes: state.overloadBytes))
+            }
+            if let pushes { others.append(pushes.makeRoutes()) }
+            return IngestHandler(AgentAPI(state, loop: loop), others)
         }
         admin = try settings.admin.map { configuration in
             try AdminListener(
@@ -130,6 +151,9 @@ public final class FrontEnd<LogType: EventLog>: Sendable {
     public var cachedAnswers: Int { cache.count }
     /// Bytes of them.
     public var cachedBytes: Int { cache.sizeBytes }
+
+    /// Whether what is known of people's sessions holds without asking the database.
+    package var hearsSessions: Bool { sessions.isListening }
 
     /// Starts to answer, once the log is followed and has taken a first beacon.
     ///
@@ -161,6 +185,7 @@ public final class FrontEnd<LogType: EventLog>: Sendable {
             loader.start()
             provisioner?.start()
             sessions.start()
+            proximity?.start()
             pushes?.start()
             beacons.start()
             try server.start()
@@ -180,6 +205,7 @@ public final class FrontEnd<LogType: EventLog>: Sendable {
         server.drain()
         loader.stop()
         provisioner?.stop()
+        proximity?.stop()
         pushes?.stop()
         sessions.stop()
         bell.stop()

@@ -131,6 +131,7 @@ enum InstanceOptions {
         settings.provisioning.limit?.perMinute = provisionings
         if provisionings == 0 { settings.provisioning.limit = nil }
         settings.proximity = try ProximityOptions.settings(arguments)
+        settings.sockets = SocketSettings()
         if let name = arguments.optionalText("name") { settings.name = name }
         settings.durability = arguments.text("heartbeats") == "acked" ? .acked : .queued
         settings.flushMilliseconds = 2_000

@@ -36,7 +36,12 @@ final class FakeLog: EventLog {
     let state = Mutex(State())
 
     init(hasTopics: Bool = true) {
-        partitions = hasTopics ? [.heartbeats: 3, .deviceConfigs: 2, .pushes: 2] : [:]
+        partitions =
+            hasTopics
+            ? [
+                .heartbeats: 3, .deviceConfigs: 2, .waves: 4, .encounters: 4, .messages: 4,
+                .pushes: 2,
+            ] : [:]
     }
 
     func createTopics(_ topics: [TopicSettings]) throws(EventLogError) {}

@@ -82,6 +82,10 @@ struct Person {
     let account: AccountID
 }
 
+struct SignInFailure: Error, CustomStringConvertible {
+    var description: String
+}
+
 /// A front-end that serves people, with an identity provider of the test's own.
 final class ProximityRig {
     let rig: Rig
@@ -136,7 +140,7 @@ final class ProximityRig {
     func signIn(_ subject: String, _ changes: [String: String?] = [:]) throws -> Person {
         let response = try exchange(TestProvider.token(subject, changes))
         guard response.status == 200 else {
-            throw RawHTTPError(description: "signing in: \(response.status) \(response.text)")
+            throw SignInFailure(description: "signing in: \(response.status) \(response.text)")
         }
         struct Session: Decodable {
             struct Account: Decodable { var id: String }

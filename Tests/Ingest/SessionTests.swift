@@ -44,7 +44,7 @@ import Testing
         let person = try one.signIn("one")
         let other = try one.signIn("one")
         #expect(try Self.isOpen(one, person))
-        #expect(try eventually { two.rig.frontEnd.sessionsListen })
+        #expect(try eventually { two.rig.frontEnd.hearsSessions })
         #expect(try Self.isOpen(two, person))
         #expect(try Self.isOpen(two, other))
         let response = try one.ask("POST", "/v1/auth/revoke", as: person)
@@ -83,8 +83,8 @@ import Testing
     static func makeSession(
         _ database: TestDatabase, _ number: Int
     ) throws -> (SessionID, AccountID) {
-        let token = ByteBuffer(String(repeating: "s", count: 40).utf8 + "\(100 + number)".utf8)
-        let session = try #require(SessionID(token: token.span))
+        let token = ByteBuffer("\(String(repeating: "s", count: 40))\(100 + number)".utf8)
+        let session = SessionID(token: token.span)!
         let account = AccountID(high: 7, low: UInt64(number))
         let connection = try database.connect()
         try connection.execute(
@@ -119,6 +119,7 @@ import Testing
         defer { sessions.stop() }
         let watcher = Watcher([first, second])
         sessions.add(watcher)
+        #expect(try Self.resolve(sessions, first) == .account(account))
         #expect(try eventually { sessions.isListening })
         #expect(try Self.resolve(sessions, first) == .account(account))
         #expect(sessions.cached(first) == account)

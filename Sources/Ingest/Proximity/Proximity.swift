@@ -11,12 +11,10 @@ final class Proximity: Sendable {
 
     /// - Parameter partitions: of each of `ProximityEvents.topics`.
     init(
-        _ settings: ProximitySettings, _ ingest: IngestState, partitions: [Topic: Int32],
-        databaseURL: String, statementMilliseconds: Int64
+        _ settings: ProximitySettings, _ ingest: IngestState, _ sessions: Sessions,
+        partitions: [Topic: Int32], databaseURL: String, statementMilliseconds: Int64
     ) {
-        sessions = Sessions(
-            databaseURL: databaseURL, statementMilliseconds: statementMilliseconds,
-            limit: settings.sessions)
+        self.sessions = sessions
         worker = ProximityWorker(
             settings: settings, sessions: sessions,
             events: ProximityEvents(ingest, partitions: partitions), databaseURL: databaseURL,
@@ -27,7 +25,6 @@ final class Proximity: Sendable {
     }
 
     func start() {
-        sessions.start()
         worker.start()
         sweeper.start()
     }
@@ -35,7 +32,6 @@ final class Proximity: Sendable {
     /// Called when no request comes any more.
     func stop() {
         sweeper.stop()
-        sessions.stop()
         worker.stop()
     }
 }

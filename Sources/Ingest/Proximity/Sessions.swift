@@ -71,11 +71,7 @@ package final class Sessions: Sendable {
     /// Of a session that ends while it is being resolved, a watcher that began to watch it before it
     /// asked is told; one that begins afterwards may miss it.
     package func add(_ watcher: any SessionWatcher) {
-        state.withLock {
-            $0.watchers.append(watcher)
-            $0.isInUse = true
-        }
-        listenerWaker.signal()
+        state.withLock { $0.watchers.append(watcher) }
     }
 
     /// The account of an open session, if that is known without asking the database.
