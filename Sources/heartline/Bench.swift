@@ -8,8 +8,8 @@ enum Bench {
         name: "bench", summary: "measure this build on this machine",
         details: """
             Without a name all measurements are made; with names only those: processor, worker,
-            changes, restart, waves, provision, rollout, coldstart, kafka. Those with agents run them as a
-            process of their own. Without --brokers kafka is measured on librdkafka's mock cluster,
+            changes, restart, waves, provision, rollout, coldstart, return, kafka. Those with agents run
+            them as a process of their own. Without --brokers kafka is measured on librdkafka's mock cluster,
             in a process of its own. Times are CPU time of this process where nothing else is said
             (PostgreSQL is another process). The machine should be idle.
             """,
@@ -23,7 +23,7 @@ enum Bench {
                 "live waves of the largest run of waves, of a tenth as many people"),
             .integer(
                 "agents", 100...1_000_000, default: 100_000,
-                "agents of rollout and coldstart, five times those of provision"),
+                "agents of rollout, coldstart and return, five times those of provision"),
             .integer(
                 "heartbeats", 10...1_000_000, default: 33_000,
                 "a second, wanted of coldstart's agents"),
@@ -39,7 +39,7 @@ enum Bench {
         Log.configure(minimum: .warning, format: .text)
         let all = [
             "processor", "worker", "changes", "restart", "waves", "provision", "rollout", "coldstart",
-            "kafka",
+            "return", "kafka",
         ]
         let agents = arguments.integer("agents")
         let names = arguments.operands.isEmpty ? all : arguments.operands
@@ -63,6 +63,7 @@ enum Bench {
         if names.contains("coldstart") {
             try coldstart(agents, heartbeatsPerSecond: arguments.integer("heartbeats"))
         }
+        if names.contains("return") { try comeBack(agents) }
         if names.contains("kafka") { try BenchKafka.run(arguments) }
         return .done
     }
