@@ -3,6 +3,7 @@ import EventLog
 import Foundation
 import Postgres
 import Schemas
+import Simulation
 import System
 import TestSupport
 import Testing
