@@ -1,5 +1,6 @@
 internal import Bytes
 internal import Schemas
+public import Simulation
 
 /// Seeded records about people, as front-ends would write them: in some disorder, with repeats, and
 /// now and then by a clock that is wrong.

@@ -2,6 +2,7 @@ import Bytes
 import Pipeline
 import Processors
 import Schemas
+import Simulation
 import TestSupport
 import Testing
 

@@ -2,6 +2,7 @@ import Bytes
 import Pipeline
 import Processors
 import Schemas
+import Simulation
 import TestSupport
 import Testing
 
@@ -34,7 +35,7 @@ import Testing
             let records = generator.waves(
                 partitions: 1 + Int(seed % 3), count: 60 + Int(seed % 240), life: Self.life)
             let segmentBytes = [200, 700, 65_536][Int(seed / 2 % 3)]
-            var simulation = Simulation<MutualWaves>(
+            var simulation = WorkerStorm<MutualWaves>(
                 seed: seed, records: records,
                 settings: [
                     Self.waves(segmentBytes: segmentBytes),
@@ -70,7 +71,7 @@ import Testing
             var settings = EncountersSettings()
             settings.segmentBytes = [500, 65_536][Int(seed / 4 % 2)]
             let fixed = settings
-            var simulation = Simulation<Encounters>(
+            var simulation = WorkerStorm<Encounters>(
                 seed: seed, records: records,
                 settings: [ProcessorSettings(settings, text: "") { _ in fixed }])
             do {
@@ -89,7 +90,7 @@ import Testing
     func aStormOfMessagesLeavesEachOnceWithItsPush(_ seeds: Range<UInt64>) {
         for seed in seeds where seed % 8 == 3 || seeds.count == 1 {
             var generator = ProximityRecords(seed: seed ^ 0x3E55)
-            var simulation = Simulation<Messages>(
+            var simulation = WorkerStorm<Messages>(
                 seed: seed,
                 records: generator.messages(
                     partitions: 1 + Int(seed % 3), count: 40 + Int(seed % 100)),
