@@ -96,15 +96,21 @@ let package = Package(
             name: "heartline",
             dependencies: [
                 "Alerts", "Ingest", "Pipeline", "Processors", "Sinks", "EventLog", "Kafka",
-                "HTTP", "JWT", "Schemas", "Fleet", "Postgres", "Crypto", "TLS", "KeyValue", "JSON",
-                "YAML", "Curl", "System", "Bytes",
+                "HTTP", "JWT", "Schemas", "Fleet", "Simulation", "Postgres", "Crypto", "TLS",
+                "KeyValue", "JSON", "YAML", "Curl", "System", "Bytes",
             ],
             path: "Sources/heartline", swiftSettings: strict),
         library(
+            "Simulation",
+            [
+                "Alerts", "Ingest", "Pipeline", "Processors", "Sinks", "EventLog", "Schemas",
+                "System", "Bytes",
+            ]),
+        library(
             "TestSupport",
             [
-                "Pipeline", "Processors", "Sinks", "EventLog", "Kafka", "Schemas", "Postgres",
-                "JWT", "Crypto", "COpenSSL", "System", "Bytes",
+                "Simulation", "Pipeline", "Processors", "Sinks", "EventLog", "Kafka", "Schemas",
+                "Postgres", "JWT", "Crypto", "COpenSSL", "System", "Bytes",
             ]),
 
         tests("Bytes", ["Bytes"]),
@@ -119,8 +125,8 @@ let package = Package(
         tests(
             "Kafka",
             [
-                "Kafka", "EventLog", "Pipeline", "Processors", "Sinks", "Schemas", "Postgres",
-                "System", "Bytes",
+                "Kafka", "EventLog", "Pipeline", "Processors", "Sinks", "Simulation", "Schemas",
+                "Postgres", "System", "Bytes",
             ]),
         tests(
             "HTTP", ["HTTP", "TLS", "System", "Bytes"], exclude: ["websocket_client.py"]),
@@ -128,37 +134,47 @@ let package = Package(
             "Ingest",
             [
                 "Ingest", "HTTP", "TLS", "EventLog", "Sinks", "Schemas", "Postgres", "JWT", "JSON",
-                "Crypto", "YAML", "Pipeline", "System", "Bytes",
+                "Crypto", "YAML", "Pipeline", "Simulation", "System", "Bytes",
             ]),
         tests(
-            "Sinks", ["Sinks", "Schemas", "Postgres", "EventLog", "Pipeline", "System", "Bytes"]),
+            "Sinks",
+            [
+                "Sinks", "Schemas", "Postgres", "EventLog", "Pipeline", "Simulation", "System",
+                "Bytes",
+            ]),
         tests(
             "Alerts",
             [
-                "Alerts", "Schemas", "Postgres", "Curl", "Crypto", "System", "Bytes",
+                "Alerts", "Simulation", "Schemas", "Postgres", "Curl", "Crypto", "System",
+                "Bytes",
             ]),
         tests(
             "Pipeline",
             [
-                "Alerts", "Pipeline", "Processors", "Sinks", "EventLog", "Schemas", "Postgres",
+                "Alerts", "Pipeline", "Processors", "Sinks", "EventLog", "Simulation", "Schemas",
+                "Postgres",
                 "YAML", "Crypto", "System", "Bytes",
             ]),
         tests("Fleet", ["Fleet", "Schemas", "Curl", "Crypto", "JSON", "System", "Bytes"]),
         tests(
             "Simulation",
-            ["Pipeline", "Processors", "Sinks", "EventLog", "Schemas", "System", "Bytes"]),
+            [
+                "Simulation", "Pipeline", "Processors", "Sinks", "EventLog", "Schemas", "System",
+                "Bytes",
+            ]),
         tests(
             "Contract",
             [
                 "Ingest", "HTTP", "EventLog", "Sinks", "Schemas", "Postgres", "Crypto", "System",
                 "Bytes",
             ],
-            exclude: ["agent.py", "requirements.txt", "schemathesis.toml"]),
+            exclude: ["agent.py", "phones.py", "requirements.txt", "schemathesis.toml"]),
         tests(
             "EndToEnd",
             [
                 "Alerts", "Ingest", "Pipeline", "Processors", "Sinks", "EventLog", "Kafka", "HTTP",
-                "Schemas", "Fleet", "Postgres", "JSON", "Crypto", "Curl", "System", "Bytes",
+                "Schemas", "Fleet", "Simulation", "Postgres", "JSON", "Crypto", "Curl", "System",
+                "Bytes",
             ]),
     ],
     swiftLanguageModes: [.v6],

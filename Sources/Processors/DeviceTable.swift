@@ -1,6 +1,6 @@
 internal import Schemas
 
-/// What `TunnelHealth` keeps of one device: 128 bytes, so a million devices fit a small machine.
+/// What `TunnelHealth` keeps of one device: 136 bytes, so a million devices fit a small machine.
 ///
 /// Positions are watched time. Those in tenths of a second keep 13 years in 32 bits.
 struct DeviceSlot: Sendable {
@@ -53,6 +53,10 @@ struct DeviceSlot: Sendable {
     var stateAlert: UInt32 = 0
     /// Episode of the open alert about its flapping; 0: none is open.
     var flappingAlert: UInt32 = 0
+    /// The boot of the front-end that took its last heartbeat in, and its count there: the lower half
+    /// of each.
+    var boot: UInt32 = 0
+    var counter: UInt32 = 0
     var state = DeviceState.unknown
     var reason = StateReason.provisioned
     /// What its tunnel was last judged to be, whatever stands above that.
@@ -68,6 +72,18 @@ struct DeviceSlot: Sendable {
     var ringStart: UInt8 = 0
 
     init(id: DeviceID) { self.id = id }
+
+    /// How much later a heartbeat was counted than the last one, by the same front-end; `nil` if
+    /// another took it in. Counts come round after four thousand million.
+    func steps(to origin: EventOrigin) -> Int32? {
+        guard UInt32(truncatingIfNeeded: origin.boot) == boot else { return nil }
+        return Int32(bitPattern: UInt32(truncatingIfNeeded: origin.counter) &- counter)
+    }
+
+    mutating func note(_ origin: EventOrigin) {
+        boot = UInt32(truncatingIfNeeded: origin.boot)
+        counter = UInt32(truncatingIfNeeded: origin.counter)
+    }
 
     /// The transition that was the `age`-th latest, 0 being the last; `nil` if it had fewer.
     func transition(age: Int) -> UInt32? {

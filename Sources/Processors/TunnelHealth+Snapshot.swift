@@ -2,7 +2,9 @@ public import Bytes
 internal import Schemas
 
 extension TunnelHealth {
-    private static let snapshotVersion: UInt32 = 1
+    private static let snapshotVersion: UInt32 = 2
+    /// Without `boot` and `counter` of devices, and with less of front-ends.
+    private static let olderVersion: UInt32 = 1
 
     /// Devices in the order in which they were first heard of, so equal states have equal bytes.
     public func snapshot(into bytes: inout ByteBuffer) {
@@ -53,18 +55,24 @@ extension TunnelHealth {
         bytes.append(slot.bits.subtracting([.isTimed, .isListed]).rawValue)
         bytes.append(slot.downCount)
         bytes.append(slot.goodCount)
+        bytes.appendLittleEndian(slot.boot)
+        bytes.appendLittleEndian(slot.counter)
     }
 
     public init(
         restoring snapshot: Span<UInt8>, partition: Int32, settings: TunnelHealthSettings
     ) throws(SnapshotError) {
         self.init(partition: partition, settings: settings)
+        mustReview = true
         var reader = ByteReader(snapshot)
         guard let version = reader.littleEndian(UInt32.self) else { throw .damaged }
-        guard version == Self.snapshotVersion else { throw .unknownVersion(version) }
+        guard version == Self.snapshotVersion || version == Self.olderVersion else {
+            throw .unknownVersion(version)
+        }
         guard
             let watched = WatchedTime(
-                reading: &reader, of: snapshot, silence: settings.frontEndSilence,
+                reading: &reader, of: snapshot, isOlder: version == Self.olderVersion,
+                silence: settings.frontEndSilence,
                 expulsion: settings.frontEndExpulsion),
             let minute = reader.littleEndian(Int64.self),
             let repeats = reader.littleEndian(Int64.self),
@@ -85,7 +93,10 @@ extension TunnelHealth {
         }
         guard let deviceCount = reader.littleEndian(UInt32.self) else { throw .damaged }
         for _ in 0..<deviceCount {
-            guard let slot = Self.readSlot(&reader) else { throw .damaged }
+            guard
+                let slot = Self.readSlot(
+                    &reader, hasOrigin: version == Self.snapshotVersion)
+            else { throw .damaged }
             let (index, isNew) = devices.slot(of: slot.id)
             guard isNew else { throw .damaged }
             devices[index] = slot
@@ -97,7 +108,7 @@ extension TunnelHealth {
         guard reader.remaining == 0 else { throw .damaged }
     }
 
-    private static func readSlot(_ reader: inout ByteReader) -> DeviceSlot? {
+    private static func readSlot(_ reader: inout ByteReader, hasOrigin: Bool) -> DeviceSlot? {
         guard let high = reader.littleEndian(UInt64.self),
             let low = reader.littleEndian(UInt64.self),
             let lastSeen = reader.littleEndian(Int64.self),
@@ -154,6 +165,13 @@ extension TunnelHealth {
         slot.bits = DeviceSlot.Bits(rawValue: bits).subtracting([.isTimed, .isListed])
         slot.downCount = downCount
         slot.goodCount = goodCount
+        if hasOrigin {
+            guard let boot = reader.littleEndian(UInt32.self),
+                let counter = reader.littleEndian(UInt32.self)
+            else { return nil }
+            slot.boot = boot
+            slot.counter = counter
+        }
         return slot
     }
 }

@@ -20,7 +20,7 @@ public struct PushID: ProximityID {
 
     /// Tells an account of a message: there is one such push for a message of a connection.
     /// - Parameter message: the sending client's id of it.
-    public init(messageTo account: AccountID, of connection: ConnectionID, message: DeviceID) {
+    public init(messageTo account: AccountID, of connection: ConnectionID, message: MessageID) {
         self.init(to: account, connection, .message) {
             $0.append(UInt8(ascii: ":"))
             $0.append(message)

@@ -72,6 +72,7 @@ import Testing
 
     /// Notes which sessions it is told have ended.
     final class Watcher: SessionWatcher {
+        func sessionFound(_ session: SessionID, expiresAt: Int64) {}
         let watched: Mutex<[SessionID]>
         let ended = Mutex<[SessionID]>([])
         init(_ sessions: [SessionID]) { watched = Mutex(sessions) }

@@ -4,6 +4,7 @@ import Pipeline
 import Processors
 import Schemas
 import Sinks
+import Simulation
 import TestSupport
 import Testing
 
@@ -11,10 +12,18 @@ import Testing
     @Test("Without files every processor has a pipeline of its name with all that it writes")
     func builtIn() {
         let files = PipelineFile.builtIn
-        #expect(files.map(\.name) == ["tunnel-health", "config-hash", "config-delivery"])
-        #expect(files.map(\.source) == [.heartbeats, .configChanges, .heartbeats])
-        #expect(files.map(\.topics) == [[.alerts], [.deviceConfigs], []])
-        #expect(files.map(\.commitInterval) == [200, 0, 200])
+        #expect(
+            files.map(\.name) == [
+                "tunnel-health", "config-hash", "config-delivery", "mutual-waves", "encounters",
+                "messages",
+            ])
+        #expect(
+            files.map(\.source) == [
+                .heartbeats, .configChanges, .heartbeats, .waves, .encounters, .messages,
+            ])
+        #expect(
+            files.map(\.topics) == [[.alerts], [.deviceConfigs], [], [.pushes], [], [.pushes]])
+        #expect(files.map(\.commitInterval) == [200, 0, 200, 0, 200, 0])
         for file in files {
             #expect(file.omittedTables.isEmpty && file.omittedTopics.isEmpty)
             #expect(file.settingsRevision.utf8.count == 16)

@@ -12,6 +12,7 @@ struct Partition {
     var counter: UInt64 = 0
     /// A front-end's wall clock minus the truth, in seconds.
     var skew: [UInt64: Double] = [:]
+    private var last: (heartbeat: Heartbeat, stamp: EventTime)?
 
     init(_ settings: TunnelHealthSettings = TunnelHealthSettings()) {
         health = TunnelHealth(partition: 0, settings: settings)
@@ -30,7 +31,7 @@ struct Partition {
 
     mutating func beacon(
         _ seconds: Double, from boot: UInt64 = 1, name: String? = nil, monotonic: Double? = nil,
-        lossy: Bool = false, leaving: Bool = false
+        lossy: Bool = false, leaving: Bool = false, behind: Bool = false
     ) {
         counter += 1
         apply(
@@ -39,7 +40,7 @@ struct Partition {
                     frontEnd: InlineText(name ?? "fe\(boot)"),
                     origin: EventOrigin(boot: boot, counter: counter),
                     monotonicMilliseconds: Int64((monotonic ?? seconds + 1_000) * 1_000),
-                    isLossy: lossy, isLeaving: leaving)),
+                    isLossy: lossy, isLeaving: leaving, isBehind: behind)),
             stamp: Self.time(seconds + (skew[boot] ?? 0)))
     }
 
@@ -65,7 +66,13 @@ struct Partition {
         heartbeat.status = status
         heartbeat.lastHandshake = claim ?? age.map { Self.time(seconds - $0) }
         heartbeat.agentState = InlineText(state)
+        last = (heartbeat, Self.time(seconds + (skew[boot] ?? 0)))
         apply(.heartbeat(heartbeat), stamp: Self.time(seconds + (skew[boot] ?? 0)))
+    }
+
+    /// The last heartbeat once more, as a front-end sends it that was not answered.
+    mutating func repeatLast() {
+        if let last { apply(.heartbeat(last.heartbeat), stamp: last.stamp) }
     }
 
     mutating func lifecycle(

@@ -60,9 +60,58 @@ struct TunnelStateTests {
         p.beacons(0, 30)
         p.beat(d1, 31)
         p.beat(d1, 61, up: false)
-        p.beat(d1, 61, up: false)
+        p.repeatLast()
         #expect(p.state(d1) == .healthy)
         #expect(p.health.repeats == 1)
+    }
+
+    @Test func twoWordsWithinAMillisecondAreTwo() {
+        var p = Partition()
+        p.beacons(0, 30)
+        p.beat(d1, 31, up: false)
+        p.beat(d1, 31, up: false)
+        #expect(p.state(d1) == .down)
+        p.beat(d1, 31, status: .stopped)
+        #expect(p.state(d1) == .stopped)
+        p.repeatLast()
+        #expect(p.health.repeats == 1)
+    }
+
+    @Test func aBeaconWrittenLateTakesNoWordAway() {
+        var p = Partition()
+        p.beacons(0, 30)
+        p.beat(d1, 34.9)
+        // Read at 35 s, stamped 400 ms later: what comes next has an earlier place.
+        p.beacon(35.4, monotonic: 1_035)
+        p.beat(d1, 35.1, status: .stopped)
+        #expect(p.state(d1) == .stopped)
+        #expect(p.health.repeats == 0)
+    }
+
+    @Test func amongTwoFrontEndsTheLaterPlaceDecides() {
+        var p = Partition()
+        for second in stride(from: 0.0, through: 30, by: 5) {
+            p.beacon(second, from: 1)
+            p.beacon(second, from: 2)
+        }
+        p.beat(d1, 32, status: .stopped, from: 1)
+        p.beat(d1, 31, from: 2)
+        #expect(p.state(d1) == .stopped)
+        #expect(p.health.repeats == 1)
+    }
+
+    @Test func aCountThatCameRoundSilencesNobody() {
+        var p = Partition()
+        p.counter = 1 << 31
+        p.beacons(0, 30)
+        p.beat(d1, 31)
+        p.counter = 5
+        p.beacons(35, 45)
+        p.beat(d1, 46)
+        #expect(p.health.repeats == 1, "a lower count of about the same time is a repeat")
+        p.beacons(50, 60)
+        p.beat(d1, 61, status: .stopped)
+        #expect(p.state(d1) == .stopped)
     }
 
     @Test func leavingDownTakesTwoGoodHeartbeats() {

@@ -235,7 +235,7 @@ struct PushesEventTests {
         #expect(mutual.description == "35622f87-7bc7-8b43-8b65-8915cfed706a")
         let message = PushID(
             messageTo: one, of: pair.connection,
-            message: try #require(DeviceID("f47ac10b-58cc-4372-a567-0e02b2c3d479")))
+            message: try #require(MessageID("f47ac10b-58cc-4372-a567-0e02b2c3d479")))
         #expect(message.description == "b4a2af39-359d-8ac1-aad3-314536b0e6b3")
         #expect(PushID(mutualTo: two, of: pair.connection) != mutual)
     }
