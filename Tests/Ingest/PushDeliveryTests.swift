@@ -1,6 +1,7 @@
 import Bytes
 import Ingest
 import Schemas
+import Simulation
 import TestSupport
 import Testing
 
