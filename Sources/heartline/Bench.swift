@@ -38,7 +38,8 @@ enum Bench {
         }
         Log.configure(minimum: .warning, format: .text)
         let all = [
-            "processor", "worker", "changes", "restart", "waves", "provision", "rollout", "coldstart",
+            "processor", "worker", "changes", "restart", "waves", "provision", "rollout",
+            "coldstart",
             "return", "kafka",
         ]
         let agents = arguments.integer("agents")
