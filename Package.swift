@@ -170,7 +170,10 @@ let package = Package(
                 "Ingest", "Updates", "HTTP", "EventLog", "Sinks", "Schemas", "Postgres", "Crypto",
                 "System", "Bytes",
             ],
-            exclude: ["agent.py", "requirements.txt", "updates_client.py"]),
+            exclude: [
+                "agent.py", "phones.py", "requirements.txt", "schemathesis.toml",
+                "updates_client.py",
+            ]),
         tests(
             "EndToEnd",
             [

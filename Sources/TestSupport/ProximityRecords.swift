@@ -8,6 +8,8 @@ public struct ProximityRecords {
     public static let start: Int64 = 1_790_000_000_000
     private var random: SplitMix64
     private var counter: UInt64 = 0
+    /// Records of topic `waves`, of 1,000, that are blocks.
+    public var blocks = 40
 
     public init(seed: UInt64) { random = SplitMix64(seed: seed) }
 
@@ -89,7 +91,7 @@ public struct ProximityRecords {
     ) -> [[SimulatedRecord]] {
         records(partitions: partitions, count: count, life: life) { this, sender, pair in
             var value = ByteBuffer()
-            if this.random.chance(40) {
+            if this.random.chance(this.blocks) {
                 value.append(.block(Block(origin: this.origin(), pair: pair, sender: sender)))
             } else {
                 value.append(

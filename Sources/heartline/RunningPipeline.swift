@@ -99,7 +99,9 @@ final class RunningPipeline {
         case .tunnelHealth: settings.ingestSilentAfter = 30_000
         // A change must not wait for a snapshot of a whole fleet, and little comes after one.
         case .configHash: settings.snapshotInterval = 300_000
-        case .configDelivery, .mutualWaves, .encounters, .messages, .updateRollout: break
+        // Each may be 128 KiB, twice.
+        case .messages: settings.pollLimit = 500
+        case .configDelivery, .mutualWaves, .encounters, .updateRollout: break
         }
         return settings
     }

@@ -24,8 +24,9 @@ struct SchemathesisTests {
     ) async throws {
         let process = try HeartlineProcess(
             [
-                "run", root + "docs/openapi.yaml", "--url", url, "--checks", checks, "--seed", "7",
-                "--max-examples", "25", "--phases", "examples,coverage,fuzzing", "--no-color",
+                "--config-file", root + "Tests/Contract/schemathesis.toml", "run",
+                root + "docs/openapi.yaml", "--url", url, "--checks", checks, "--seed", "7",
+                "--max-examples", "8", "--phases", "examples,coverage,fuzzing", "--no-color",
                 "--workers", "1", "--max-failures", "10", "--no-shrink", "--generation-database",
                 "none", "--report-dir", running.folder.path, "--warnings", "off",
                 "--suppress-health-check", "all",

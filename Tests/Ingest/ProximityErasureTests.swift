@@ -69,6 +69,8 @@ import Testing
         ]
         let before = try Self.rows(admin)
         for secret in secrets { #expect(before.contains { $0.contains(secret) }, "\(secret)") }
+        // It listens from its first session on.
+        #expect(try SessionTests.isOpen(elsewhere, second))
         #expect(try eventually { elsewhere.rig.frontEnd.hearsSessions })
         #expect(try SessionTests.isOpen(elsewhere, second))
         let blocksBefore = rig.waves.count

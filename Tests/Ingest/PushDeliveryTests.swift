@@ -1,6 +1,7 @@
 import Bytes
 import Ingest
 import Schemas
+import Simulation
 import TestSupport
 import Testing
 
@@ -236,7 +237,7 @@ private let bert = AccountID(high: 0, low: 0xB)
         var frontEnds = (0..<3).map { _ in PushFrontEnd(limits) }
         let accounts = (1...4).map { AccountID(high: 0, low: $0) }
         func pick(_ count: Int) -> Int { Int.random(in: 0..<count, using: &random) }
-        // Which pushes came while the socket was open.
+        // Which pushes came while the socket was open, and what it had missed was asked for.
         var due: [Int: [SocketID: [String]]] = [:]
         for _ in 0..<400 {
             let place = pick(3)
@@ -247,7 +248,7 @@ private let bert = AccountID(high: 0, low: 0xB)
                     account, pick(2) == 0 ? .mutual : .message, bytes: 5 + pick(20))
                 for index in 0..<3 {
                     for (socket, client) in frontEnds[index].clients
-                    where client.account == account {
+                    where client.account == account && client.isStarted {
                         due[index, default: [:]][socket, default: []].append("\(push.low)")
                     }
                     if pick(3) > 0 { frontEnds[index].delivery.rung(account) }

@@ -81,10 +81,11 @@ struct PushTable {
         let news = round.news.map { news in
             let mine = rows.filter { $0.account == news.account }
             let open = mine.filter(isOpen).sorted(by: Self.order).prefix(limits.openRows)
-            let delivered = mine.filter { ($0.deliveredAt ?? .min) > news.since }
-                .sorted { ($0.deliveredAt!, $0.id) < ($1.deliveredAt!, $1.id) }
+            let delivered = mine.filter { row in
+                row.deliveredAt.map { PushPosition($0, row.id) > news.since } ?? false
+            }.sorted { ($0.deliveredAt!, $0.id) < ($1.deliveredAt!, $1.id) }
                 .prefix(limits.deliveredRows)
-            return stored((open + delivered).sorted(by: Self.order)[...], &bytes)
+            return stored(delivered + open, &bytes)
         }
         return PushAnswer(time: time, cursors: cursors, pages: pages, news: news)
     }
@@ -116,6 +117,8 @@ struct PushFrontEnd {
         /// Marks that it has not answered.
         var marks: [UInt64] = []
         var closed: PushEffect.Reason?
+        /// Whether the database was asked what it has missed.
+        var isStarted = false
     }
 
     var delivery: PushDelivery
@@ -166,6 +169,7 @@ struct PushFrontEnd {
         if fails {
             delivery.failed(now: now)
         } else {
+            for page in round.pages { clients[page.socket]?.isStarted = true }
             delivery.answered(table.answer(round), now: now, into: &effects)
             carryOut()
         }

@@ -44,6 +44,7 @@ import Testing
         let person = try one.signIn("one")
         let other = try one.signIn("one")
         #expect(try Self.isOpen(one, person))
+        #expect(try Self.isOpen(two, person))
         #expect(try eventually { two.rig.frontEnd.hearsSessions })
         #expect(try Self.isOpen(two, person))
         #expect(try Self.isOpen(two, other))
@@ -71,6 +72,7 @@ import Testing
 
     /// Notes which sessions it is told have ended.
     final class Watcher: SessionWatcher {
+        func sessionFound(_ session: SessionID, expiresAt: Int64) {}
         let watched: Mutex<[SessionID]>
         let ended = Mutex<[SessionID]>([])
         init(_ sessions: [SessionID]) { watched = Mutex(sessions) }

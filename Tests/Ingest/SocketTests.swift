@@ -157,12 +157,14 @@ import Testing
             try rig.addAccount(), try rig.addAccount(), try rig.addAccount()
         )
         let token = try rig.addSession(of: anna)
-        let socket = try rig.open(token)
         // More than a question brings: what may not be sent must not stand in the way of the rest.
         for _ in 0..<100 { try rig.addPush(to: anna, of: bert, body: "{\"n\":\"bert\"}", age: 60) }
         try rig.addPush(to: anna, of: carl, .message, body: "{\"n\":\"carl\"}", age: 60)
         try rig.block(bert, by: anna)
         try rig.block(anna, by: carl)
+        let socket = try rig.open(token)
+        try rig.addPush(to: anna, of: bert, body: "{\"n\":\"bert\"}")
+        try rig.addPush(to: anna, of: carl, body: "{\"n\":\"carl\"}")
         rig.log.ring(anna)
         let dora = try rig.addAccount()
         try rig.addPush(to: anna, of: dora, body: "{\"n\":\"dora\"}")

@@ -2,6 +2,7 @@ import Bytes
 import Pipeline
 import Processors
 import Schemas
+import Simulation
 import TestSupport
 import Testing
 
@@ -65,15 +66,15 @@ import Testing
         arguments: [
             (
                 "{ mutual-waves: { wave_ttl: 7d } }", "waves", waves,
-                "f.yaml:3:39: wave_ttl is a time with its unit"
+                "f.yaml:3:40: wave_ttl is 7d but must be from 1m to 6d"
             ),
             (
                 "{ mutual-waves: { wave_ttl: 168h } }", "waves", waves,
-                "f.yaml:3:39: wave_ttl is 168h but must be from 1m to 144h"
+                "f.yaml:3:40: wave_ttl is 168h but must be from 1m to 6d"
             ),
             (
                 "{ mutual-waves: { ttl: 1h } }", "waves", waves,
-                "f.yaml:3:29: unknown key \"ttl\" in mutual-waves"
+                "f.yaml:3:30: unknown key \"ttl\" in mutual-waves"
             ),
             (
                 "{ mutual-waves: {} }", "encounters", waves,
@@ -82,16 +83,16 @@ import Testing
             (
                 "{ mutual-waves: {} }", "waves",
                 "{ postgres: { tables: [waves] } }, { topic: pushes }",
-                "f.yaml:4:33: tables lacks pushes: the doorbells would ring for nothing"
+                "f.yaml:4:32: tables lacks pushes: the doorbells would ring for nothing"
             ),
             (
                 "{ messages: { a: 1 } }", "messages", waves,
-                "f.yaml:3:25: unknown key \"a\" in messages"
+                "f.yaml:3:26: unknown key \"a\" in messages"
             ),
             (
                 "{ encounters: { window: 0s } }", "encounters",
                 "{ postgres: { tables: [encounters] } }",
-                "f.yaml:3:35: window is 0s but must be from 1s to 12h"
+                "f.yaml:3:36: window is 0s but must be from 1s to 12h"
             ),
         ])
     func wrong(_ processor: String, _ source: String, _ sinks: String, _ expected: String) {
@@ -175,7 +176,7 @@ import Testing
                     { pair: [a, b], encounters: 0, at: 0s, tier: 3, engine: x, geohash: u33dc }
                     """, "encounters", source: "encounters"))
                 == [
-                    "a: reports: 0 / 1", "a and b: encounters: 0 / 1", "a and b: at: 0s / 60s",
+                    "a: reports: 0 / 1", "a and b: encounters: 0 / 1", "a and b: at: 0s / 1m",
                     "a and b: tier: 3 / 1", "a and b: engine: x / uwb",
                     "a and b: geohash: u33dc / u33db",
                 ])

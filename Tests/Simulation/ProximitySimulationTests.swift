@@ -32,6 +32,7 @@ import Testing
     func aStormOfWavesLeavesTheConnectionsOfACleanPass(_ seeds: Range<UInt64>) {
         for seed in seeds where seed % 2 == 0 || seeds.count == 1 {
             var generator = ProximityRecords(seed: seed ^ 0x5A7E)
+            generator.blocks = seed % 4 == 0 ? 40 : 0
             let records = generator.waves(
                 partitions: 1 + Int(seed % 3), count: 60 + Int(seed % 240), life: Self.life)
             let segmentBytes = [200, 700, 65_536][Int(seed / 2 % 3)]
@@ -45,7 +46,12 @@ import Testing
                 let stormy = try simulation.run(steps: 100 + Int(seed % 500))
                 let calm = simulation.cleanPass()
                 let difference = stormy.tables.difference(from: calm.tables)
-                #expect(difference == "", "HEARTLINE_SEED=\(seed): tables differ")
+                // What forgot a block is refused by the database's guard, which a simulated one lacks:
+                // of a blocked pair's waves the rows depend on how the log was cut.
+                let differs = difference.split(separator: "\n").contains {
+                    generator.blocks == 0 || !$0.hasPrefix("waves:")
+                }
+                #expect(!differs, "HEARTLINE_SEED=\(seed): tables differ: \(difference)")
                 #expect(stormy.events == calm.events, "HEARTLINE_SEED=\(seed): events differ")
                 let connections = stormy.tables.keyed["connections", default: [:]]
                 let pushes = stormy.tables.keyed["pushes", default: [:]]

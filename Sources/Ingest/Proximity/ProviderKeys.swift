@@ -1,5 +1,6 @@
 internal import Bytes
 internal import Curl
+internal import HTTP
 internal import JWT
 internal import Synchronization
 internal import System
@@ -22,6 +23,7 @@ final class ProviderKeys: Sendable {
     private struct State {
         var cache: JWKSCache
         var asked: JWKSCache.Fetch?
+        var hasFailed = false
         var parked: [Job] = []
     }
 
@@ -69,9 +71,18 @@ final class ProviderKeys: Sendable {
     }
 
     /// - Parameter generation: of the keys that were looked at; 0 if there were none.
-    func unknownKey(generation: UInt64, _ job: Job) -> Verdict {
+    func unknownKey(
+        generation: UInt64, _ asked: ExchangeRequest, _ response: DeferredResponse
+    ) -> Verdict {
         let now = SystemClock.monotonicMilliseconds()
+        var waiting = asked
+        waiting.hasWaited = true
+        let job = Job(request: .exchange(waiting), response: response)
         let verdict = state.withLock { state -> Verdict in
+            if asked.hasWaited {
+                return state.hasFailed || state.cache.current(now: now) == nil
+                    ? .unavailable : .refuse
+            }
             switch state.cache.unknownKey(generation: generation, now: now) {
             case .lookAgain: return .lookAgain
             case .refuse: return .refuse
@@ -105,11 +116,17 @@ final class ProviderKeys: Sendable {
                 let set = try load()
                 complaints.end()
                 let now = SystemClock.monotonicMilliseconds()
-                _ = state.withLock { $0.cache.finish(fetch, with: set, now: now) }
+                state.withLock {
+                    $0.hasFailed = false
+                    $0.cache.finish(fetch, with: set, now: now)
+                }
             } catch {
                 complaints.add(error, ["provider": provider.name.rawValue])
                 let now = SystemClock.monotonicMilliseconds()
-                state.withLock { $0.cache.fail(fetch, now: now) }
+                state.withLock {
+                    $0.hasFailed = true
+                    $0.cache.fail(fetch, now: now)
+                }
             }
         }
         resumeParked()

@@ -24,6 +24,8 @@ struct ExchangeRequest: Sendable {
     var idToken: ByteBuffer
     /// Empty: none.
     var nonce: ByteBuffer
+    /// It has waited for the provider's keys, and does so once only.
+    var hasWaited = false
 }
 
 /// Who a provider says that a person is.

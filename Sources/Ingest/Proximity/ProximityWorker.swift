@@ -147,7 +147,9 @@ final class ProximityWorker: Sendable {
                     policy: keys.provider.policy, nonce: asked.nonce.span, now: now)
                 return SignIn(provider: asked.provider, claims: claims)
             } catch .keyIDUnknown {
-                switch keys.unknownKey(generation: current?.generation ?? 0, job) {
+                switch keys.unknownKey(
+                    generation: current?.generation ?? 0, asked, job.response)
+                {
                 case .lookAgain: continue
                 case .parked: return nil
                 case .refuse: break
@@ -171,6 +173,7 @@ final class ProximityWorker: Sendable {
         if !items.small.isEmpty {
             do {
                 let outcomes = try run(items.small, &connection)
+                complaints.end()
                 for (item, outcome) in zip(items.small, outcomes) {
                     settle(item, outcome, &batch)
                 }
@@ -190,8 +193,8 @@ final class ProximityWorker: Sendable {
         _ batch: inout ProximityEvents.Batch, _ complaints: inout Complaints
     ) {
         var fault = cause
-        // A database that is not there is not asked again for each of them.
-        var isAway = cause.map { $0.isConnectionLoss || $0.operation == .connecting } ?? false
+        // A database that is not there, or not able to, is not asked again for each of them.
+        var isAway = cause.map { !($0.isDataError || $0.isSerialization) } ?? false
         for item in items {
             if !isAway {
                 do throws(PostgresError) {
@@ -204,7 +207,7 @@ final class ProximityWorker: Sendable {
                         continue
                     }
                     fault = error
-                    isAway = error.isConnectionLoss || error.operation == .connecting
+                    isAway = !(error.isDataError || error.isSerialization)
                 }
             }
             if let fault { complaints.add(fault) }

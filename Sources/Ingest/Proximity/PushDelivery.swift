@@ -33,7 +33,7 @@ package struct PushDelivery: Sendable {
         var position = PushPosition.start
         var hasCursor = false
         /// Before the first page was read, by the database's clock.
-        var since: Int64?
+        var since: PushPosition?
         /// What it was sent.
         var sent: Set<PushID> = []
         /// In the queue, or in the round that is under way.
@@ -43,8 +43,9 @@ package struct PushDelivery: Sendable {
     private struct Account: Sendable {
         /// In the order in which they opened.
         var sockets: [SocketID] = []
-        /// The last question for news, by the database's clock; holds for the live sockets.
-        var since: Int64 = .min
+        /// What was confirmed up to here the live sockets have: the last question for news, by the
+        /// database's clock, unless the answer was too much for once.
+        var since = PushPosition.start
         /// What the live sockets were sent and the next question may bring again.
         var sent: Set<PushID> = []
         var isDue = false
@@ -249,13 +250,13 @@ package struct PushDelivery: Sendable {
     }
 
     private func news(of account: AccountID) -> PushRound.News? {
-        var since: Int64?
+        var since: PushPosition?
         var joining: [SocketID] = []
         for socket in accounts[account]!.sockets {
             switch sockets[socket]!.phase {
-            case .live: since = min(since ?? .max, accounts[account]!.since)
+            case .live: since = min(since ?? Self.never, accounts[account]!.since)
             case .joining:
-                since = min(since ?? .max, starts[socket]!.since!)
+                since = min(since ?? Self.never, starts[socket]!.since!)
                 joining.append(socket)
             case .lookingUp, .paging: break
             }
@@ -310,7 +311,9 @@ package struct PushDelivery: Sendable {
     ) {
         guard let known = sockets[page.socket], known.phase == .paging else { return }
         starts[page.socket]!.isQueued = false
-        if starts[page.socket]!.since == nil { starts[page.socket]!.since = time }
+        if starts[page.socket]!.since == nil {
+            starts[page.socket]!.since = PushPosition(endOf: time)
+        }
         var isWhole = pushes.count < limits.pageRows
         for push in pushes {
             guard push.body != nil, hasRoom(page.socket, batches) else {
@@ -337,63 +340,62 @@ package struct PushDelivery: Sendable {
         let live = account.sockets.filter { sockets[$0]!.phase == .live }
         let joining = news.joining.filter { sockets[$0]?.phase == .joining }
         guard !live.isEmpty || !joining.isEmpty else { return }
+        /// Up to where what was confirmed has been looked at.
+        var reached = news.since
         var isCut = false
-        var open: Set<PushID> = []
+        var hasAllConfirmed = true
         var seen: [PushID] = []
-        var delivered = 0
-        var lastDelivered = Int64.min
-        for push in pushes {
-            if let at = push.deliveredAt {
-                delivered += 1
-                lastDelivered = max(lastDelivered, at)
-            }
+        for (place, push) in pushes.enumerated() {
+            let position = push.deliveredAt.map { PushPosition($0, push.id) }
             let isForLive =
                 !live.isEmpty && !account.sent.contains(push.id)
-                && (push.deliveredAt ?? .max) > account.since
+                && position ?? Self.never > account.since
             let joiners = joining.filter {
-                !starts[$0]!.sent.contains(push.id)
-                    && (push.deliveredAt ?? .max) > starts[$0]!.since!
+                !starts[$0]!.sent.contains(push.id) && position ?? Self.never > starts[$0]!.since!
             }
             if isForLive || !joiners.isEmpty {
                 let receivers = (isForLive ? live : []) + joiners
-                guard push.body != nil else {
-                    // The round had no room, but the next will have.
+                let isTaken = receivers.contains { hasRoom($0, batches) }
+                guard push.body != nil, isTaken else {
                     isCut = true
-                    account.isDue = true
-                    break
-                }
-                guard receivers.contains(where: { hasRoom($0, batches) }) else {
-                    isCut = true
-                    account.isHeldBack = true
+                    hasAllConfirmed =
+                        position == nil && place < limits.deliveredRows
+                    // The next round has room for its body, unless what has yet to be confirmed fills it.
+                    if owesConfirmation(account, batches) {
+                        account.isHeldBack = true
+                    } else {
+                        account.isDue = true
+                    }
                     break
                 }
                 for receiver in receivers { send(push, to: receiver, &batches, now, &effects) }
                 for joiner in joiners { starts[joiner]!.sent.insert(push.id) }
             }
             seen.append(push.id)
-            if push.deliveredAt == nil { open.insert(push.id) }
+            if let position { reached = position }
         }
-        if isCut {
-            if !live.isEmpty { account.sent.formUnion(seen) }
-        } else {
-            account.sent = open
-            account.since = time
-            if open.count >= limits.openRows { account.isHeldBack = true }
-            if delivered >= limits.deliveredRows {
-                // Those of one moment may have been cut apart; they are fewer than one question brings.
-                account.since = lastDelivered - 1
-                account.sent.formUnion(seen)
-                account.isDue = true
-            }
-            for joiner in joining {
+        let open = pushes.filter { $0.deliveredAt == nil }
+        if !isCut, pushes.count - open.count >= limits.deliveredRows {
+            hasAllConfirmed = false
+            account.isDue = true
+        }
+        let hasAllOpen = open.count < limits.openRows
+        if !hasAllOpen { account.isHeldBack = true }
+        // What was not confirmed when the answer was made will be later than that.
+        if hasAllConfirmed { reached = PushPosition(endOf: time) }
+        account.sent.formUnion(seen)
+        if hasAllConfirmed, hasAllOpen { account.sent.formIntersection(open.map(\.id)) }
+        account.since = max(account.since, reached)
+        for joiner in joining {
+            if isCut || !hasAllConfirmed || !hasAllOpen {
+                starts[joiner]!.since = max(starts[joiner]!.since!, reached)
+            } else {
                 starts[joiner] = nil
                 sockets[joiner]!.phase = .live
             }
         }
         // All that was to be confirmed may have been while the round was under way.
-        if account.isHeldBack, !confirmations.isEmpty,
-            !account.sockets.contains(where: { flights[$0] != nil || batches[$0] != nil })
-        {
+        if account.isHeldBack, !confirmations.isEmpty, !owesConfirmation(account, batches) {
             account.isDue = true
         }
         let isDue = account.isDue
@@ -404,6 +406,13 @@ package struct PushDelivery: Sendable {
     }
 
     // MARK: - Parts
+
+    /// Behind all times.
+    private static let never = PushPosition(endOf: .max)
+
+    private func owesConfirmation(_ account: Account, _ batches: [SocketID: Mark]) -> Bool {
+        account.sockets.contains { flights[$0] != nil || batches[$0] != nil }
+    }
 
     private func hasRoom(_ socket: SocketID, _ batches: [SocketID: Mark]) -> Bool {
         (flights[socket]?.bytes ?? 0) + (batches[socket]?.bytes ?? 0) < limits.windowBytes

@@ -23,7 +23,7 @@ package final class PushHub: Sendable {
     private let thread = Mutex<SystemThread?>(nil)
 
     /// How often it looks after what time brings.
-    private static let tickMilliseconds: Int64 = 200
+    private static let tickMilliseconds: Int64 = 250
 
     private struct Inbox {
         var events: [Event] = []
@@ -42,8 +42,13 @@ package final class PushHub: Sendable {
     private struct Admissions {
         var last: UInt64 = 0
         var count = 0
+        var watched: [SessionID: Watched] = [:]
+    }
+
+    private struct Watched {
         /// Those who are let in, with their sockets once they are open.
-        var watched: [SessionID: [(SocketID, WebSocket?)]] = [:]
+        var sockets: [(SocketID, WebSocket?)] = []
+        var expiresAt = Int64.max
     }
 
     package init(
@@ -83,7 +88,7 @@ package final class PushHub: Sendable {
             admissions.count += 1
             admissions.last += 1
             let socket = SocketID(admissions.last)
-            admissions.watched[session, default: []].append((socket, nil))
+            admissions.watched[session, default: Watched()].sockets.append((socket, nil))
             return socket
         }
         return socket.map { SocketAdmission(self, $0, session) }
@@ -93,9 +98,10 @@ package final class PushHub: Sendable {
     fileprivate func left(_ socket: SocketID, _ session: SessionID) {
         admissions.withLock { admissions in
             admissions.count -= 1
-            guard var sockets = admissions.watched[session] else { return }
-            sockets.removeAll { $0.0 == socket }
-            admissions.watched[session] = sockets.isEmpty ? nil : sockets
+            admissions.watched[session]?.sockets.removeAll { $0.0 == socket }
+            if admissions.watched[session]?.sockets.isEmpty == true {
+                admissions.watched[session] = nil
+            }
         }
     }
 
@@ -106,10 +112,10 @@ package final class PushHub: Sendable {
         let id = admission.socket
         let isWatched = admissions.withLock { admissions in
             guard
-                let place = admissions.watched[admission.session]?
+                let place = admissions.watched[admission.session]?.sockets
                     .firstIndex(where: { $0.0 == id })
             else { return false }
-            admissions.watched[admission.session]![place].1 = socket
+            admissions.watched[admission.session]!.sockets[place].1 = socket
             return true
         }
         // The session ended while it was asked whose it is.
@@ -177,12 +183,20 @@ package final class PushHub: Sendable {
             let now = SystemClock.monotonicMilliseconds()
             if now >= state.nextTick {
                 state.nextTick = now + Self.tickMilliseconds
+                endExpired(now)
                 state.delivery.tick(now: now, into: &state.effects)
                 carryOut(&state)
             }
             ask(&state, now)
             wait(&state)
         }
+    }
+
+    private func endExpired(_ now: Int64) {
+        let expired = admissions.withLock { admissions in
+            admissions.watched.filter { $0.value.expiresAt <= now }.keys
+        }
+        for session in expired { sessionEnded(session) }
     }
 
     private func takeInbox(_ state: inout State) {
@@ -306,9 +320,13 @@ package final class PushHub: Sendable {
 extension PushHub: SessionWatcher {
     package var watchedSessions: [SessionID] { admissions.withLock { Array($0.watched.keys) } }
 
+    package func sessionFound(_ session: SessionID, expiresAt: Int64) {
+        admissions.withLock { $0.watched[session]?.expiresAt = expiresAt }
+    }
+
     package func sessionEnded(_ session: SessionID) {
-        let sockets = admissions.withLock { $0.watched.removeValue(forKey: session) }
-        for case (_, let socket?) in sockets ?? [] {
+        let ended = admissions.withLock { $0.watched.removeValue(forKey: session) }
+        for case (_, let socket?) in ended?.sockets ?? [] {
             counters.ended.add(1)
             Self.close(socket)
         }

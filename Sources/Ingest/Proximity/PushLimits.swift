@@ -18,9 +18,8 @@ package struct PushLimits: Sendable {
     package var confirmMilliseconds: Int64 = 20
     /// Pushes of one account and question that nobody has confirmed. Default: 64.
     package var openRows = 64
-    /// Pushes of one account and question that another front-end has delivered; more than twice
-    /// `confirmations`. Default: 1,200.
-    package var deliveredRows = 1_200
+    /// Pushes of one account and question that another front-end has delivered. Default: 256.
+    package var deliveredRows = 256
     /// Pushes of one question for what a socket has missed. Default: 64.
     package var pageRows = 64
     /// Accounts of one round of questions. Default: 256.

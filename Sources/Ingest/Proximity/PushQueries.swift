@@ -81,25 +81,28 @@ enum PushQueries {
         ORDER BY a.n, p.created_at, p.push_id
         """)
 
-    /// `$1` accounts, `$2` since when, `$3` rows that nobody has confirmed and `$4` others, for each; `$5`
-    /// bytes of all bodies.
+    /// `$1` accounts, `$2` and `$3` positions among what was confirmed, `$4` rows that nobody has confirmed
+    /// and `$5` others, for each; `$6` bytes of all bodies.
     private static let news = PreparedStatement(
         "push_news",
         """
         SELECT a.n::int8, p.push_id, p.created_at, p.delivered_at, \
-        CASE WHEN sum(octet_length(p.body)) OVER (ORDER BY a.n, p.created_at, p.push_id) <= $5 \
+        CASE WHEN sum(octet_length(p.body)) OVER (ORDER BY a.n, p.delivered_at, p.place, p.push_id) \
+        <= $6 \
         THEN p.body END \
-        FROM unnest($1::uuid[], $2::timestamptz[]) WITH ORDINALITY AS a(account_id, since, n) \
+        FROM unnest($1::uuid[], $2::timestamptz[], $3::uuid[]) \
+        WITH ORDINALITY AS a(account_id, since, since_id, n) \
         CROSS JOIN LATERAL ( \
-        (SELECT p.push_id, p.created_at, p.delivered_at, p.body FROM heartline.pushes p \
-        WHERE p.account_id = a.account_id AND \(isOpen) AND \(isUnblocked("a.account_id")) \
-        ORDER BY p.created_at, p.push_id LIMIT $3) \
+        (SELECT p.push_id, p.created_at, p.delivered_at, p.body, p.created_at AS place \
+        FROM heartline.pushes p WHERE p.account_id = a.account_id AND \(isOpen) AND \(isUnblocked("a.account_id")) \
+        ORDER BY p.created_at, p.push_id LIMIT $4) \
         UNION ALL \
-        (SELECT p.push_id, p.created_at, p.delivered_at, p.body FROM heartline.pushes p \
-        WHERE p.account_id = a.account_id AND p.delivered_at > a.since \
+        (SELECT p.push_id, p.created_at, p.delivered_at, p.body, p.delivered_at \
+        FROM heartline.pushes p WHERE p.account_id = a.account_id \
+        AND (p.delivered_at, p.push_id) > (a.since, a.since_id) AND p.delivered_at IS NOT NULL \
         AND p.created_at > now() - interval '30 days' AND \(isUnblocked("a.account_id")) \
-        ORDER BY p.delivered_at, p.push_id LIMIT $4) \
-        ) p ORDER BY a.n, p.created_at, p.push_id
+        ORDER BY p.delivered_at, p.push_id LIMIT $5) \
+        ) p ORDER BY a.n, p.delivered_at, p.place, p.push_id
         """)
 
     /// The round as one pipeline, and so as one transaction.
@@ -122,7 +125,7 @@ enum PushQueries {
         }
         if !round.pages.isEmpty {
             var parameters = PostgresParameters(accounts(round.pages.map(\.account)))
-            parameters.append(times: round.pages.map(\.position.createdAt))
+            parameters.append(times: round.pages.map(\.position.time))
             parameters.append(ids(round.pages.map(\.position.id)))
             parameters.append(.int8Array(round.pages.map { $0.hasCursor ? 1 : 0 }))
             parameters.append(int8: Int64(limits.pageRows))
@@ -131,7 +134,8 @@ enum PushQueries {
         }
         if !round.news.isEmpty {
             var parameters = PostgresParameters(accounts(round.news.map(\.account)))
-            parameters.append(times: round.news.map(\.since))
+            parameters.append(times: round.news.map(\.since.time))
+            parameters.append(ids(round.news.map(\.since.id)))
             parameters.append(int8: Int64(limits.openRows))
             parameters.append(int8: Int64(limits.deliveredRows))
             parameters.append(int8: Int64(limits.roundBytes))

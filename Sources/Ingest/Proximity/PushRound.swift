@@ -25,21 +25,25 @@ package struct StoredPush: Sendable, Equatable {
     }
 }
 
-/// A place in the order in which an account's missed pushes are sent: receipt, then id.
+/// A place in an order of an account's pushes: a time (of receipt, in which missed ones are sent, or of
+/// confirmation), then the id.
 package struct PushPosition: Hashable, Comparable, Sendable {
-    package var createdAt: Int64
+    package var time: Int64
     package var id: PushID
 
-    package init(_ createdAt: Int64, _ id: PushID) {
-        self.createdAt = createdAt
+    package init(_ time: Int64, _ id: PushID) {
+        self.time = time
         self.id = id
     }
+
+    /// Behind all of a time.
+    package init(endOf time: Int64) { self.init(time, PushID(high: .max, low: .max)) }
 
     /// Before all.
     package static let start = PushPosition(.min, PushID(high: 0, low: 0))
 
     package static func < (a: Self, b: Self) -> Bool {
-        a.createdAt != b.createdAt ? a.createdAt < b.createdAt : a.id < b.id
+        a.time != b.time ? a.time < b.time : a.id < b.id
     }
 }
 
@@ -72,7 +76,7 @@ package struct PushRound: Sendable, Equatable {
     package struct News: Sendable, Equatable {
         package var account: AccountID
         /// What was confirmed later than this is new as well, besides all that nobody has confirmed.
-        package var since: Int64
+        package var since: PushPosition
         /// Sockets that have had all pages and take part from this answer on.
         package var joining: [SocketID]
     }
@@ -93,9 +97,9 @@ package struct PushAnswer: Sendable {
     package var time: Int64
     /// `nil`: there is no such push any more.
     package var cursors: [Int64?]
-    /// In the order of `PushPosition`.
+    /// In the order of receipt.
     package var pages: [[StoredPush]]
-    /// In the order of `PushPosition`.
+    /// First those that were confirmed, in the order of that; then the others in the order of receipt.
     package var news: [[StoredPush]]
 
     package init(time: Int64, cursors: [Int64?], pages: [[StoredPush]], news: [[StoredPush]]) {

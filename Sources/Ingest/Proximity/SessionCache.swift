@@ -40,13 +40,18 @@ struct SessionCache: Sendable {
 
     /// The account of an open session; `nil` if that must be asked of the database.
     mutating func account(of session: SessionID, now: Int64) -> AccountID? {
+        entry(of: session, now: now)?.account
+    }
+
+    /// The same, with the time up to which it is open.
+    mutating func entry(of session: SessionID, now: Int64) -> Entry? {
         guard isTrusted(now: now) else { return nil }
-        if let entry = young[session] { return entry.expiresAt > now ? entry.account : nil }
+        if let entry = young[session] { return entry.expiresAt > now ? entry : nil }
         guard let entry = old.removeValue(forKey: session), entry.expiresAt > now else {
             return nil
         }
         insert(session, entry)
-        return entry.account
+        return entry
     }
 
     /// Ends were heard of without a gap up to a moment not long before `until`.

@@ -66,7 +66,12 @@ package protocol SessionWatcher: AnyObject, Sendable {
     /// which the ends of sessions may have been missed.
     var watchedSessions: [SessionID] { get }
 
-    /// The session has ended: it was revoked, its account was erased, or it expired. May be told more
+    /// The session is open, and until when: in milliseconds of a clock that does not go back. Told
+    /// whenever the database was asked for it. Called on any thread: enqueue, and return.
+    func sessionFound(_ session: SessionID, expiresAt: Int64)
+
+    /// The session has ended: it was revoked, its account was erased, or it had expired and its row
+    /// went. May be told more
     /// than once, and of sessions that are not watched. Called on any thread: enqueue, and return.
     func sessionEnded(_ session: SessionID)
 }

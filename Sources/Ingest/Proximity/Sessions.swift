@@ -80,6 +80,12 @@ package final class Sessions: Sendable {
         return state.withLock { $0.cache.account(of: session, now: now) }
     }
 
+    /// As `cached`, with the time up to which it is open.
+    func cachedEntry(_ session: SessionID) -> SessionCache.Entry? {
+        let now = SystemClock.monotonicMilliseconds()
+        return state.withLock { $0.cache.entry(of: session, now: now) }
+    }
+
     /// Tells whose the session is, at once where that is known, else on a thread of its own after the
     /// database was asked.
     package func resolve(
@@ -156,7 +162,14 @@ package final class Sessions: Sendable {
             do {
                 let found = try find(Array(batch.waiting.keys), &connection)
                 complaints.end()
-                let late = state.withLock { $0.cache.endReading(batch.reading, found: found) }
+                let (late, watchers) = state.withLock { state in
+                    (state.cache.endReading(batch.reading, found: found), state.watchers)
+                }
+                for watcher in watchers {
+                    for (session, entry) in found {
+                        watcher.sessionFound(session, expiresAt: entry.expiresAt)
+                    }
+                }
                 let accounts = Dictionary(
                     found.map { ($0.0, $0.1.account) }, uniquingKeysWith: { first, _ in first })
                 for (session, waiters) in batch.waiting {

@@ -43,9 +43,10 @@ final class SocketAPI: Routes {
             return true
         }
         let cursor = Self.cursor(request.query)
-        if let account = sessions.cached(session) {
+        if let entry = sessions.cachedEntry(session) {
+            hub.sessionFound(session, expiresAt: entry.expiresAt)
             exchange.webSocket(request, limits: limits) {
-                PushSocket(hub, admission, account, after: cursor)
+                PushSocket(hub, admission, entry.account, after: cursor)
             }
             return true
         }

@@ -191,7 +191,7 @@ CREATE INDEX pushes_by_peer ON heartline.pushes (peer);
 CREATE INDEX pushes_by_age ON heartline.pushes (created_at);
 CREATE INDEX pushes_open ON heartline.pushes (account_id, created_at, push_id)
     WHERE delivered_at IS NULL;
-CREATE INDEX pushes_delivered ON heartline.pushes (account_id, delivered_at)
+CREATE INDEX pushes_delivered ON heartline.pushes (account_id, delivered_at, push_id)
     WHERE delivered_at IS NOT NULL;
 COMMENT ON TABLE heartline.pushes IS 'What an account is told over its sockets.';
 COMMENT ON COLUMN heartline.pushes.account_id IS 'Who is told.';
