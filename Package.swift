@@ -49,6 +49,7 @@ let package = Package(
         cLibrary("CCurl", pkgConfig: "libcurl"),
         cLibrary("CRdKafka", pkgConfig: "rdkafka"),
         cLibrary("CWslay"),
+        cLibrary("CZlib", pkgConfig: "zlib"),
         .target(name: "CLlhttp", path: "Sources/CLibraries/CLlhttp"),
         .target(name: "CSystem", path: "Sources/CLibraries/CSystem"),
         .target(
@@ -66,6 +67,7 @@ let package = Package(
         client("YAML", ["CYAML"]),
         client("Curl", ["CCurl", "Bytes"]),
         client("Kafka", ["CRdKafka"]),
+        client("Zlib", ["CZlib", "Bytes"]),
 
         // Signed tokens of identity providers; no I/O.
         library("JWT", ["JSON", "Crypto", "Bytes"]),
@@ -76,7 +78,10 @@ let package = Package(
         library("HTTP", ["TLS", "Crypto", "CLlhttp", "CWslay", "CSystem", "System", "Bytes"]),
         library(
             "Ingest",
-            ["HTTP", "EventLog", "Schemas", "JSON", "Crypto", "Postgres", "System", "Bytes"]),
+            [
+                "HTTP", "EventLog", "Schemas", "JSON", "Zlib", "Crypto", "Postgres", "System",
+                "Bytes",
+            ]),
         library("Sinks", ["EventLog", "Schemas", "Postgres", "Crypto", "System", "Bytes"]),
         library(
             "Alerts", ["Schemas", "Postgres", "Curl", "JSON", "Crypto", "System", "Bytes"]),
@@ -94,7 +99,7 @@ let package = Package(
             dependencies: [
                 "Alerts", "Ingest", "Pipeline", "Processors", "Sinks", "EventLog", "Kafka",
                 "HTTP", "Schemas", "Fleet", "Postgres", "Crypto", "TLS", "KeyValue", "JSON", "YAML",
-                "Curl", "System", "Bytes",
+                "Curl", "Zlib", "System", "Bytes",
             ],
             path: "Sources/heartline", swiftSettings: strict),
         library(
@@ -110,6 +115,7 @@ let package = Package(
         tests("JWT", ["JWT", "Crypto", "COpenSSL", "Bytes"]),
         tests("Postgres", ["Postgres", "Schemas", "Pipeline", "System", "Bytes"]),
         tests("YAML", ["YAML"]),
+        tests("Zlib", ["Zlib", "Bytes"]),
         tests("Schemas", ["Schemas", "JSON", "Bytes"]),
         tests("Processors", ["Processors", "Schemas", "Bytes"]),
         tests("EventLog", ["EventLog", "KeyValue", "Schemas", "System", "Bytes"]),
@@ -125,7 +131,7 @@ let package = Package(
             "Ingest",
             [
                 "Ingest", "HTTP", "TLS", "EventLog", "Sinks", "Schemas", "Postgres", "JSON",
-                "Crypto", "YAML", "Pipeline", "System", "Bytes",
+                "Crypto", "YAML", "Zlib", "Pipeline", "System", "Bytes",
             ]),
         tests(
             "Sinks", ["Sinks", "Schemas", "Postgres", "EventLog", "Pipeline", "System", "Bytes"]),
@@ -155,7 +161,8 @@ let package = Package(
             "EndToEnd",
             [
                 "Alerts", "Ingest", "Pipeline", "Processors", "Sinks", "EventLog", "Kafka", "HTTP",
-                "Schemas", "Fleet", "Postgres", "JSON", "Crypto", "Curl", "System", "Bytes",
+                "Schemas", "Fleet", "Postgres", "JSON", "Crypto", "Curl", "Zlib", "System",
+                "Bytes",
             ]),
     ],
     swiftLanguageModes: [.v6],

@@ -20,6 +20,8 @@ public struct PipelineCase: Sendable {
             case beacon(frontEnd: String, isLossy: Bool, isLeaving: Bool)
             case lifecycle(Lifecycle.Kind, device: String, expectedInterval: Int64?)
             case change(CaseChange)
+            case sample(CaseSample)
+            case logLine(CaseLogLine)
         }
 
         var at: Int64
@@ -28,7 +30,7 @@ public struct PipelineCase: Sendable {
         /// Records of one moment stand in this order: a front-end's beacon goes behind what it took.
         var rank: Int {
             switch action {
-            case .lifecycle, .change: 0
+            case .lifecycle, .change, .sample, .logLine: 0
             case .heartbeat: 1
             case .beacon: 2
             }
@@ -71,6 +73,8 @@ public struct PipelineCase: Sendable {
         var history: [String]?
         /// Of pipelines about configurations.
         var configuration = ConfigurationExpectation()
+        /// Of the pipeline about telemetry.
+        var telemetry = TelemetryExpectation()
     }
 
     /// The id that stands behind a short name; a UUID stands for itself.
@@ -142,8 +146,11 @@ extension PipelineFileReader {
         _ node: YAMLNode, for processor: PipelineFile.Kind
     ) -> [PipelineCase.Record] {
         let actions =
-            processor.source == .configChanges
-            ? ["change"] : ["heartbeat", "beacon", "beacons"] + Self.lifecycles.map(\.0)
+            switch processor.source {
+            case .configChanges: ["change"]
+            case .telemetry: ["sample", "log"]
+            default: ["heartbeat", "beacon", "beacons"] + Self.lifecycles.map(\.0)
+            }
         let keys = ["at", "every", "from", "until", "front_end"] + actions
         guard let fields = fields(node, of: "a step", keys) else { return [] }
         let named = actions.filter { fields[$0] != nil }
@@ -156,6 +163,7 @@ extension PipelineFileReader {
             switch action {
             case "beacons": ["from", "until", "front_end"]
             case "heartbeat", "beacon": ["at", "every", "until", "front_end"]
+            case "sample", "log": ["at", "every", "until"]
             default: ["at"]
             }
         for key in keys where fields[key] != nil && key != action && !allowed.contains(key) {
@@ -170,6 +178,8 @@ extension PipelineFileReader {
         case "beacons": made = .beacon(frontEnd: frontEnd, isLossy: false, isLeaving: false)
         case "beacon": made = beacon(entry.value, frontEnd: frontEnd)
         case "change": made = change(entry.value).map { .change($0) }
+        case "sample": made = sample(entry.value).map { .sample($0) }
+        case "log": made = logLine(entry.value).map { .logLine($0) }
         default:
             let kind = Self.lifecycles.first { $0.0 == action }?.1 ?? .provisioned
             made = lifecycle(kind, entry.value)
@@ -325,6 +335,7 @@ extension PipelineFileReader {
                     ]
                 case .configHash, .configDelivery:
                     ["device", "at"] + Self.configurationKeys(processor)
+                case .telemetryRollup: ["device"] + Self.telemetryKeys
                 }
             guard let fields = fields(item, of: "an expectation", keys) else { continue }
             let entity: PipelineCase.Expectation.Entity
@@ -358,7 +369,10 @@ extension PipelineFileReader {
             if let entry = fields["history"], let items = list(entry.value, of: "history") {
                 expectation.history = items.compactMap { state($0) }
             }
-            expectation.configuration = configuration(fields)
+            switch processor {
+            case .telemetryRollup: expectation.telemetry = telemetry(fields, item.mark)
+            default: expectation.configuration = configuration(fields)
+            }
             if fields.count == 1 { fail(item.mark, "nothing is expected of \(entity)") }
             expectations.append(expectation)
         }
@@ -381,6 +395,8 @@ extension PipelineCase.Record {
         case .beacon(let frontEnd, _, _): [.frontEnd(frontEnd)]
         case .lifecycle(_, let device, _): [.device(device)]
         case .change(let change): [.device(change.device)]
+        case .sample(let sample): [.device(sample.device)]
+        case .logLine(let line): [.device(line.device)]
         }
     }
 }

@@ -43,6 +43,10 @@ extension PipelineFile {
             cases.map { $0.run(ConfigHash(partition: 0, settings: settings)) { $0.change($1) } }
         case .configDelivery(let settings):
             cases.map { $0.run(ConfigDelivery(partition: 0, settings: settings)) { $0.event($1) } }
+        case .telemetryRollup(let settings):
+            cases.map {
+                $0.run(TelemetryRollup(partition: 0, settings: settings)) { $0.telemetry($1) }
+            }
         }
     }
 }
@@ -70,6 +74,10 @@ extension PipelineCase {
         for expectation in expectations {
             if P.self == TunnelHealth.self {
                 compare(expectation, tables, players, into: &differences)
+            } else if P.self == TelemetryRollup.self {
+                compareTelemetry(
+                    expectation, of: players.device("\(expectation.entity)"), tables,
+                    into: &differences)
             } else {
                 compareConfiguration(
                     expectation, of: players.device("\(expectation.entity)"), tables,
@@ -150,6 +158,14 @@ private struct Players {
         return change
     }
 
+    mutating func telemetry(_ record: PipelineCase.Record) -> TelemetryEvent? {
+        switch record.action {
+        case .sample(let said): said.event(meet(said.device), origin("front-end"), at: record.at)
+        case .logLine(let said): said.event(meet(said.device), origin("front-end"), at: record.at)
+        default: nil
+        }
+    }
+
     mutating func event(_ record: PipelineCase.Record) -> HeartbeatsEvent? {
         switch record.action {
         case .heartbeat(let said):
@@ -179,7 +195,7 @@ private struct Players {
                 Lifecycle(
                     device: device, kind: kind, version: versions[device] ?? 1,
                     expectedIntervalMilliseconds: interval))
-        case .change: return nil
+        case .change, .sample, .logLine: return nil
         }
     }
 }

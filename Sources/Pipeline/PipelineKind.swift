@@ -7,11 +7,12 @@ extension PipelineFile {
         case tunnelHealth(TunnelHealthSettings)
         case configHash(ConfigHashSettings)
         case configDelivery(ConfigDeliverySettings)
+        case telemetryRollup(TelemetryRollupSettings)
 
         /// One of each, with the defaults; in the order in which they are told of.
         public static let all: [Kind] = [
             .tunnelHealth(TunnelHealthSettings()), .configHash(ConfigHashSettings()),
-            .configDelivery(ConfigDeliverySettings()),
+            .configDelivery(ConfigDeliverySettings()), .telemetryRollup(TelemetryRollupSettings()),
         ]
 
         static let names = all.map(\.name)
@@ -22,6 +23,7 @@ extension PipelineFile {
             case .tunnelHealth: "tunnel-health"
             case .configHash: "config-hash"
             case .configDelivery: "config-delivery"
+            case .telemetryRollup: "telemetry-rollup"
             }
         }
 
@@ -31,6 +33,7 @@ extension PipelineFile {
             case .tunnelHealth: TunnelHealth.self
             case .configHash: ConfigHash.self
             case .configDelivery: ConfigDelivery.self
+            case .telemetryRollup: TelemetryRollup.self
             }
         }
 
@@ -46,6 +49,7 @@ extension PipelineFile {
             case .tunnelHealth: [.deviceStatus, .deviceStateHistory, .fleetMinutes, .alerts]
             case .configHash: [.configVersions]
             case .configDelivery: [.configDelivery]
+            case .telemetryRollup: [.telemetryMinutes, .agentLogs]
             }
         }
 
@@ -55,6 +59,8 @@ extension PipelineFile {
             switch self {
             case .configHash: 0
             case .tunnelHealth, .configDelivery: 200
+            // Its rows come once a minute or are read by people: larger commits are cheaper.
+            case .telemetryRollup: 500
             }
         }
 
@@ -64,6 +70,7 @@ extension PipelineFile {
             case .tunnelHealth(let settings): ProcessorSettings(settings).revision
             case .configHash(let settings): ProcessorSettings(settings).revision
             case .configDelivery(let settings): ProcessorSettings(settings).revision
+            case .telemetryRollup(let settings): ProcessorSettings(settings).revision
             }
         }
     }
@@ -113,13 +120,15 @@ public enum PipelineTable: String, CaseIterable, Sendable {
     case alerts
     case configVersions = "config_versions"
     case configDelivery = "config_delivery"
+    case telemetryMinutes = "telemetry_minutes"
+    case agentLogs = "agent_logs"
 
     /// What is behind the name: two of them are views.
     public var storedName: String {
         switch self {
         case .deviceStateHistory: "device_state_ended"
         case .fleetMinutes: "fleet_minutes_by_partition"
-        case .deviceStatus, .alerts, .configVersions, .configDelivery: rawValue
+        default: rawValue
         }
     }
 }

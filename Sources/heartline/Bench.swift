@@ -8,7 +8,7 @@ enum Bench {
         name: "bench", summary: "measure this build on this machine",
         details: """
             Without a name all measurements are made; with names only those: processor, worker,
-            changes, restart, provision, rollout, coldstart, kafka. Those with agents run them as a
+            changes, restart, telemetry, provision, rollout, coldstart, kafka. Those with agents run them as a
             process of their own. Without --brokers kafka is measured on librdkafka's mock cluster,
             in a process of its own. Times are CPU time of this process where nothing else is said
             (PostgreSQL is another process). The machine should be idle.
@@ -35,8 +35,8 @@ enum Bench {
         }
         Log.configure(minimum: .warning, format: .text)
         let all = [
-            "processor", "worker", "changes", "restart", "provision", "rollout", "coldstart",
-            "kafka",
+            "processor", "worker", "changes", "restart", "telemetry", "provision", "rollout",
+            "coldstart", "kafka",
         ]
         let agents = arguments.integer("agents")
         let names = arguments.operands.isEmpty ? all : arguments.operands
@@ -51,6 +51,7 @@ enum Bench {
             }
             try worker(devices, names)
         }
+        if names.contains("telemetry") { try telemetry() }
         if names.contains("provision") { try provision(max(100, agents / 5)) }
         if names.contains("rollout") { try rollout(agents) }
         if names.contains("coldstart") {

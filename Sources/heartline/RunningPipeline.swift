@@ -37,6 +37,10 @@ final class RunningPipeline {
             try self.init(file, log, place, ConfigDelivery.self, ProcessorSettings(values)) {
                 if case .configDelivery(let newest) = $0 { ProcessorSettings(newest) } else { nil }
             }
+        case .telemetryRollup(let values):
+            try self.init(file, log, place, TelemetryRollup.self, ProcessorSettings(values)) {
+                if case .telemetryRollup(let newest) = $0 { ProcessorSettings(newest) } else { nil }
+            }
         }
     }
 
@@ -83,6 +87,8 @@ final class RunningPipeline {
         case .tunnelHealth: settings.ingestSilentAfter = 30_000
         // A change must not wait for a snapshot of a whole fleet, and little comes after one.
         case .configHash: settings.snapshotInterval = 300_000
+        // Six minutes of sums are a large snapshot; two minutes of log are soon read again.
+        case .telemetryRollup: settings.snapshotInterval = 120_000
         case .configDelivery: break
         }
         return settings

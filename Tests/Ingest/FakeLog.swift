@@ -25,6 +25,8 @@ final class FakeLog: EventLog {
     struct State {
         var records: [Record] = []
         var isFull = false
+        /// What the producer says that waits.
+        var queuedBytes = 0
         var receipts = Receipts.stored
         var held: [(DeliveryReceipt, Int)] = []
         var refusedBatches = 0
@@ -36,7 +38,7 @@ final class FakeLog: EventLog {
     let state = Mutex(State())
 
     init(hasTopics: Bool = true) {
-        partitions = hasTopics ? [.heartbeats: 3, .deviceConfigs: 2] : [:]
+        partitions = hasTopics ? [.heartbeats: 3, .deviceConfigs: 2, .telemetry: 3] : [:]
     }
 
     func createTopics(_ topics: [TopicSettings]) throws(EventLogError) {}
@@ -86,6 +88,7 @@ final class FakeLog: EventLog {
         }
     }
 
+    func setQueued(_ bytes: Int) { state.withLock { $0.queuedBytes = bytes } }
     func setFull(_ isFull: Bool) { state.withLock { $0.isFull = isFull } }
     func setReceipts(_ receipts: Receipts) { state.withLock { $0.receipts = receipts } }
 
@@ -186,7 +189,7 @@ final class FakeLog: EventLog {
             log.send(batch, receipt)
         }
 
-        var queuedBytes: Int { 0 }
+        var queuedBytes: Int { log.state.withLock { $0.queuedBytes } }
 
         func flush(milliseconds: Int64) -> Bool { true }
 

@@ -42,6 +42,7 @@ import YAML
         #expect(
             Set(others.map(\.description)) == [
                 "GET /healthz", "GET /readyz", "POST /api/v1/heartbeat", "POST /api/v1/provision",
+                "POST /v1/telemetry", "POST /v1/metrics",
             ])
     }
 
@@ -87,7 +88,7 @@ import YAML
         for path in Set(operations.map(\.path)) {
             let given = operations.filter { $0.path == path }.map(\.method)
             let target = path.replacing("{id}", with: "\(rig.rig.devices[0])")
-            let isPublic = path.hasPrefix("/api/")
+            let isPublic = path.hasPrefix("/api/") || path.hasPrefix("/v1/")
             for method in ["GET", "PUT", "POST", "DELETE", "PATCH"] {
                 let response =
                     isPublic
