@@ -38,7 +38,8 @@ extension Bench {
         if let counters = frontEnd.telemetry {
             print(
                 "  \(counters.accepted) lines accepted, \(counters.rejected) rejected,"
-                    + " \(counters.unavailable) requests turned away, \(counters.lost) records lost")
+                    + " \(counters.unavailable) requests turned away, \(counters.lost) records lost"
+            )
         }
     }
 
@@ -130,12 +131,15 @@ private final class BenchSender: Sendable {
     static func lines(_ count: Int, of device: DeviceID) -> ByteBuffer {
         var text = ""
         for index in 0..<count {
-            let head = "{\"device_id\":\"\(device)\",\"ts\":\"2026-06-26T09:00:00.\(100 + index % 900)Z\""
+            let head =
+                "{\"device_id\":\"\(device)\",\"ts\":\"2026-06-26T09:00:00.\(100 + index % 900)Z\""
             if index % 10 == 9 {
-                text += head
+                text +=
+                    head
                     + ",\"level\":\"info\",\"tag\":\"wireguard\",\"message\":\"handshake \(index) completed in 31 ms\"}\n"
             } else {
-                text += head
+                text +=
+                    head
                     + ",\"name\":\"interface.wg0.rx_bytes.\(index % 20)\",\"value\":\(Double(index) * 1.37)}\n"
             }
         }

@@ -85,7 +85,8 @@ import Zlib
             {"device_id":"\(devices[1])","ts":"2026-06-26T09:00:00Z","level":"info","message":"all is well"}
             """,
         ]
-        let packed = try Deflate.pack(ByteBuffer(lines.joined(separator: "\r\n").utf8).span)
+        let body = ByteBuffer(lines.joined(separator: "\r\n").utf8)
+        let packed = try Deflate.pack(body.span)
         let response = try heartline.post(
             "/v1/telemetry", packed.bytes, headers: ["Content-Encoding: gzip"])
         #expect(response.status == 200)
@@ -192,7 +193,9 @@ import Zlib
             var batch: [(partition: Int32, record: SimulatedRecord, time: EventTime)] = []
             for (partition, list) in records.enumerated() {
                 let share = list.count / rounds
-                for record in list[(round * share)..<(round == rounds - 1 ? list.count : (round + 1) * share)] {
+                for record in list[
+                    (round * share)..<(round == rounds - 1 ? list.count : (round + 1) * share)]
+                {
                     batch.append((Int32(partition), record, record.timestamp + shift))
                 }
             }

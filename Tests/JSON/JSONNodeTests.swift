@@ -5,7 +5,8 @@ import Testing
 @Suite("Walking through JSON") struct JSONNodeTests {
     private static func parser(_ text: String) throws -> JSONParser {
         let parser = JSONParser(JSONFields(["a"]))
-        try parser.parse(ByteBuffer(text.utf8).span)
+        let bytes = ByteBuffer(text.utf8)
+        try parser.parse(bytes.span)
         return parser
     }
 
@@ -39,7 +40,7 @@ import Testing
                 "integer 1", "number -2.5", "text text", "null", "bool true", "object d", "array",
             ])
         let big = root.member("n")
-        #expect(big?.number == 18_446_744_073_709_551_615)
+        #expect(big?.number == Double(UInt64.max))
         #expect(big?.integer == nil)
     }
 
@@ -73,7 +74,7 @@ import Testing
     @Test(
         "Numbers are written so that they read as the same",
         arguments: [
-            0.0, 1, -1, 0.1, 1.0 / 3, 5e-324, 1.7976931348623157e308, 9_007_199_254_740_992, 1e21,
+            0.0, 1, -1, 0.1, 1.0 / 3, Double.leastNonzeroMagnitude, 1.7976931348623157e308, 9_007_199_254_740_992, 1e21,
             -123.456,
         ])
     func numbers(_ value: Double) throws {

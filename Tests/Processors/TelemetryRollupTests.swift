@@ -229,45 +229,42 @@ private struct Rollup {
         #expect(partition.rollup.deviceCount == 0)
     }
 
-    @Test("A restored partition goes on as the one that was not stopped", arguments: 0..<20)
-    func restore(seed: UInt64) throws {
+    /// The same samples for the same seed, some of them late, with pauses and many names.
+    /// - Parameter stop: called now and then.
+    private static func load(
+        _ settings: TelemetryRollupSettings, seed: UInt64, _ stop: (inout Rollup) throws -> Void
+    ) rethrows -> Rollup {
         var random = SplitMix64(seed: seed)
-        var settings = TelemetryRollupSettings()
-        settings.namesPerDevice = 4
-        settings.sums = [100, 150, 500_000][random.below(3)]
-        var whole = Rollup(settings)
+        var partition = Rollup(settings)
         var seconds = 0.0
         for _ in 0..<600 {
             seconds += Double(random.below(random.chance(20) ? 400_000 : 5_000)) / 1_000
             let device = DeviceID(high: 9, low: UInt64(random.below(12)))
             let names = (0..<(1 + random.below(5))).map { _ in "n\(random.below(9))" }
             let back = random.chance(100) ? Double(random.below(700)) : 0
-            whole.sample(
+            partition.sample(
                 device, names, Double(random.below(1_000)) / 8, at: max(0, seconds - back),
                 claimed: Double(random.below(1_000)))
-            guard random.chance(100) else { continue }
-            let bytes = whole.snapshot
-            whole.rollup = try TelemetryRollup(
+            if random.chance(100) { try stop(&partition) }
+        }
+        return partition
+    }
+
+    @Test("A restored partition goes on as the one that was not stopped", arguments: 0..<20)
+    func restore(seed: UInt64) throws {
+        var settings = TelemetryRollupSettings()
+        settings.namesPerDevice = 4
+        settings.sums = [100, 150, 500_000][Int(seed % 3)]
+        let calm = Self.load(settings, seed: seed) { _ in }
+        let stopped = try Self.load(settings, seed: seed) { partition in
+            let bytes = partition.snapshot
+            partition.rollup = try TelemetryRollup(
                 restoring: bytes.span, partition: 0, settings: settings)
-            #expect(whole.snapshot == bytes)
+            #expect(partition.snapshot == bytes)
         }
-        random = SplitMix64(seed: seed)
-        _ = [100, 150, 500_000][random.below(3)]
-        var calm = Rollup(settings)
-        seconds = 0
-        for _ in 0..<600 {
-            seconds += Double(random.below(random.chance(20) ? 400_000 : 5_000)) / 1_000
-            let device = DeviceID(high: 9, low: UInt64(random.below(12)))
-            let names = (0..<(1 + random.below(5))).map { _ in "n\(random.below(9))" }
-            let back = random.chance(100) ? Double(random.below(700)) : 0
-            calm.sample(
-                device, names, Double(random.below(1_000)) / 8, at: max(0, seconds - back),
-                claimed: Double(random.below(1_000)))
-            _ = random.chance(100)
-        }
-        #expect(whole.rows == calm.rows)
-        #expect(whole.rollup.lateSamples == calm.rollup.lateSamples)
-        #expect(!calm.rows.isEmpty)
+        #expect(stopped.rows == calm.rows)
+        #expect(stopped.snapshot == calm.snapshot)
+        #expect(!calm.rows.isEmpty && calm.rollup.lateSamples > 0)
     }
 
     @Test("A damaged snapshot is refused, whatever byte is gone")
@@ -276,18 +273,16 @@ private struct Rollup {
         partition.sample(d1, ["a", "b"], at: 0)
         partition.sample(d2, ["a"], at: 61)
         let bytes = partition.snapshot.bytes
+        func restore(_ bytes: [UInt8]) throws(SnapshotError) {
+            _ = try TelemetryRollup(
+                restoring: bytes.span, partition: 0, settings: TelemetryRollupSettings())
+        }
+        try restore(bytes)
         for end in 0..<bytes.count {
-            #expect(throws: SnapshotError.self) {
-                _ = try TelemetryRollup(
-                    restoring: bytes[..<end].span, partition: 0,
-                    settings: TelemetryRollupSettings())
-            }
+            #expect(throws: SnapshotError.damaged) { try restore(Array(bytes[..<end])) }
         }
         var other = bytes
         other[0] ^= 1
-        #expect(throws: SnapshotError.self) {
-            _ = try TelemetryRollup(
-                restoring: other.span, partition: 0, settings: TelemetryRollupSettings())
-        }
+        #expect(throws: SnapshotError.unknownVersion(0x5452_0000)) { try restore(other) }
     }
 }
