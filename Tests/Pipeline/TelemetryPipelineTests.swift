@@ -49,7 +49,7 @@ import Testing
     @Test(
         "Faults are told with their place",
         arguments: [
-            ("{ close_after: 31m }", "f.yaml:3:47: close_after is 31m but must be from 0ms to 30m"),
+            ("{ close_after: 31m }", "f.yaml:3:47: close_after is 31m but must be from 0s to 30m"),
             ("{ sums: 99 }", "f.yaml:3:40: sums is 99 but must be from 100 to 10000000"),
             ("{ names: 1 }", "f.yaml:3:34: unknown key \"names\" in telemetry-rollup"),
         ])
