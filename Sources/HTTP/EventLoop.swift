@@ -185,6 +185,12 @@ internal import TLS
             case .message(let request, let kind, let bytes):
                 guard let connection = connection(for: request) else { continue }
                 connection.webSocket?.send(kind, bytes)
+            case .mark(let request, let number):
+                guard let connection = connection(for: request) else { continue }
+                connection.webSocket?.mark(number)
+            case .socketOpened(let request, let opening):
+                guard let connection = connection(for: request) else { continue }
+                openWebSocket(connection, opening)
             case .socketClosed(let request, let code, let reason):
                 guard let connection = connection(for: request) else { continue }
                 connection.webSocket?.close(code, reason)

@@ -20,6 +20,10 @@ public final class LoopMailbox: Sendable {
         case chunk(RequestID, ByteBuffer)
         /// A message for a WebSocket.
         case message(RequestID, WebSocket.MessageKind, ByteBuffer)
+        /// A mark behind the messages of a WebSocket.
+        case mark(RequestID, UInt64)
+        /// The answer to a deferred handshake.
+        case socketOpened(RequestID, WebSocketOpening)
         /// A WebSocket is to be closed.
         case socketClosed(RequestID, WebSocket.CloseCode, ByteBuffer)
         case finished(RequestID)

@@ -90,6 +90,10 @@ final class StreamCore: Sendable {
         return true
     }
 
+    func mark(_ number: UInt64) {
+        if isOpen { mailbox.post(.mark(request, number)) }
+    }
+
     func closeSocket(_ code: WebSocket.CloseCode, _ reason: String) {
         guard open.exchange(false, ordering: .acquiringAndReleasing) else { return }
         // Cut between characters, since a reason is UTF-8; a control frame has room for 123 bytes.

@@ -24,7 +24,10 @@ public final class FrontEnd<LogType: EventLog>: Sendable {
     private let cache: ConfigCache
     private let loader: ConfigLoader
     private let provisioner: Provisioner?
+    private let proximity: Proximity?
     private let bell: BellTail<LogType>
+    private let sessions: Sessions
+    private let pushes: PushService<LogType>?
     private let beacons: BeaconWriter
     private let server: Server
     private let admin: AdminListener?
@@ -84,10 +87,35 @@ public final class FrontEnd<LogType: EventLog>: Sendable {
                 secretKey: settings.secretKey, databaseURL: databaseURL,
                 statementMilliseconds: settings.databaseMilliseconds)
         self.provisioner = provisioner
+        let sessions = Sessions(
+            databaseURL: databaseURL, statementMilliseconds: settings.databaseMilliseconds,
+            limit: settings.proximity?.sessions ?? 200_000)
+        self.sessions = sessions
+        let proximity = try settings.proximity.map { proximity in
+            var partitions: [Topic: Int32] = [:]
+            for topic in ProximityEvents.topics {
+                guard let count = try log.partitionCount(of: topic) else {
+                    throw FrontEndError(
+                        reason: "topic \(topic.rawValue) does not exist; create the topics first")
+                }
+                partitions[topic] = count
+            }
+            return Proximity(
+                proximity, state, sessions, partitions: partitions, databaseURL: databaseURL,
+                statementMilliseconds: settings.databaseMilliseconds)
+        }
+        self.proximity = proximity
         let rates = settings.provisioning.limit.map { ClientRates<ClientAddress>($0) }
         bell = BellTail(
             log, cache: cache, readiness: readiness,
             group: "front-end-\(String(boot, radix: 16))")
+        let pushes = settings.sockets.map { sockets in
+            PushService(
+                log, sessions: sessions, databaseURL: databaseURL, settings: sockets,
+                statementMilliseconds: settings.databaseMilliseconds,
+                group: "front-end-pushes-\(String(boot, radix: 16))")
+        }
+        self.pushes = pushes
         beacons = BeaconWriter(
             state, frontEnd: InlineText(settings.name),
             intervalMilliseconds: settings.beaconMilliseconds)
@@ -100,6 +128,10 @@ public final class FrontEnd<LogType: EventLog>: Sendable {
                 others.append(
                     ProvisionAPI(provisioner, rates: rates, overloadBytes: state.overloadBytes))
             }
+            if let proximity {
+                others.append(ProximityAPI(proximity, overloadBytes: state.overloadBytes))
+            }
+            if let pushes { others.append(pushes.makeRoutes()) }
             if let telemetry { others.append(TelemetryAPI(state, telemetry)) }
             return IngestHandler(AgentAPI(state, loop: loop), others)
         }
@@ -119,10 +151,17 @@ public final class FrontEnd<LogType: EventLog>: Sendable {
     public var adminAddress: (host: String, port: UInt16)? { admin?.boundAddress }
     /// Counters of the public listener.
     public var serverCounters: ServerCounters { server.counters }
+    /// `nil` where no sockets are opened.
+    package var pushCounters: PushCounters? { pushes?.hub.counters }
+    /// Whether the doorbells of pushes are heard.
+    package var hearsPushes: Bool { pushes?.isListening ?? false }
     /// Answers that are kept in memory.
     public var cachedAnswers: Int { cache.count }
     /// Bytes of them.
     public var cachedBytes: Int { cache.sizeBytes }
+
+    /// Whether what is known of people's sessions holds without asking the database.
+    package var hearsSessions: Bool { sessions.isListening }
 
     /// Starts to answer, once the log is followed and has taken a first beacon.
     ///
@@ -153,6 +192,9 @@ public final class FrontEnd<LogType: EventLog>: Sendable {
             }
             loader.start()
             provisioner?.start()
+            sessions.start()
+            proximity?.start()
+            pushes?.start()
             beacons.start()
             try server.start()
         } catch {
@@ -171,6 +213,9 @@ public final class FrontEnd<LogType: EventLog>: Sendable {
         server.drain()
         loader.stop()
         provisioner?.stop()
+        proximity?.stop()
+        pushes?.stop()
+        sessions.stop()
         bell.stop()
         // No loop runs any more, so nothing can come behind this beacon.
         beacons.leave()

@@ -20,6 +20,10 @@ public struct PipelineCase: Sendable {
             case beacon(frontEnd: String, isLossy: Bool, isLeaving: Bool)
             case lifecycle(Lifecycle.Kind, device: String, expectedInterval: Int64?)
             case change(CaseChange)
+            case wave(from: String, to: String, token: String)
+            case block(from: String, to: String)
+            case encounter(CaseEncounter)
+            case message(from: String, to: String, id: String)
             case sample(CaseSample)
             case logLine(CaseLogLine)
         }
@@ -30,7 +34,7 @@ public struct PipelineCase: Sendable {
         /// Records of one moment stand in this order: a front-end's beacon goes behind what it took.
         var rank: Int {
             switch action {
-            case .lifecycle, .change, .sample, .logLine: 0
+            case .lifecycle, .change, .sample, .logLine, .wave, .block, .encounter, .message: 0
             case .heartbeat: 1
             case .beacon: 2
             }
@@ -58,6 +62,8 @@ public struct PipelineCase: Sendable {
         enum Entity: Hashable, Sendable {
             case device(String)
             case frontEnd(String)
+            case account(String)
+            case pair(String, String)
         }
 
         var entity: Entity
@@ -73,6 +79,8 @@ public struct PipelineCase: Sendable {
         var history: [String]?
         /// Of pipelines about configurations.
         var configuration = ConfigurationExpectation()
+        /// Of pipelines about people.
+        var proximity = ProximityExpectation()
         /// Of the pipeline about telemetry.
         var telemetry = TelemetryExpectation()
     }
@@ -148,6 +156,9 @@ extension PipelineFileReader {
         let actions =
             switch processor.source {
             case .configChanges: ["change"]
+            case .waves: ["wave", "block"]
+            case .encounters: ["encounter"]
+            case .messages: ["message"]
             case .telemetry: ["sample", "log"]
             default: ["heartbeat", "beacon", "beacons"] + Self.lifecycles.map(\.0)
             }
@@ -163,6 +174,7 @@ extension PipelineFileReader {
             switch action {
             case "beacons": ["from", "until", "front_end"]
             case "heartbeat", "beacon": ["at", "every", "until", "front_end"]
+            case "wave", "encounter": ["at", "every", "until"]
             case "sample", "log": ["at", "every", "until"]
             default: ["at"]
             }
@@ -178,6 +190,10 @@ extension PipelineFileReader {
         case "beacons": made = .beacon(frontEnd: frontEnd, isLossy: false, isLeaving: false)
         case "beacon": made = beacon(entry.value, frontEnd: frontEnd)
         case "change": made = change(entry.value).map { .change($0) }
+        case "wave": made = wave(entry.value)
+        case "block": made = block(entry.value)
+        case "encounter": made = encounter(entry.value)
+        case "message": made = message(entry.value)
         case "sample": made = sample(entry.value).map { .sample($0) }
         case "log": made = logLine(entry.value).map { .logLine($0) }
         default:
@@ -335,6 +351,8 @@ extension PipelineFileReader {
                     ]
                 case .configHash, .configDelivery:
                     ["device", "at"] + Self.configurationKeys(processor)
+                case .mutualWaves, .encounters, .messages:
+                    ["account", "pair", "at"] + Self.proximityKeys(processor)
                 case .telemetryRollup: ["device"] + Self.telemetryKeys
                 }
             guard let fields = fields(item, of: "an expectation", keys) else { continue }
@@ -347,13 +365,24 @@ extension PipelineFileReader {
                 for key in ["state", "at", "reason", "flapping", "history"] {
                     if let entry = fields[key] { fail(entry.keyMark, "a front-end has no \(key)") }
                 }
+            } else if let person = person(fields) {
+                entity = person
             } else {
-                if fields["device"] == nil { fail(item.mark, "the expectation names no device") }
+                if keys.contains("account") {
+                    if fields["account"] == nil, fields["pair"] == nil {
+                        fail(item.mark, "the expectation names neither an account nor a pair")
+                    }
+                } else if fields["device"] == nil {
+                    fail(item.mark, "the expectation names no device")
+                }
                 continue
             }
             if let known, !known.contains(entity) {
-                let names = known.compactMap {
-                    if case .device(let name) = $0 { name } else { nil }
+                let names = known.compactMap { (entity) -> String? in
+                    switch entity {
+                    case .device(let name), .account(let name): name
+                    case .frontEnd, .pair: nil
+                    }
                 }
                 fail(item.mark, "nothing is given of \(entity)\(hint("\(entity)", names.sorted()))")
                 continue
@@ -371,7 +400,9 @@ extension PipelineFileReader {
             }
             switch processor {
             case .telemetryRollup: expectation.telemetry = telemetry(fields, item.mark)
-            default: expectation.configuration = configuration(fields)
+            default:
+                expectation.configuration = configuration(fields)
+                expectation.proximity = proximity(fields)
             }
             if fields.count == 1 { fail(item.mark, "nothing is expected of \(entity)") }
             expectations.append(expectation)
@@ -395,16 +426,26 @@ extension PipelineCase.Record {
         case .beacon(let frontEnd, _, _): [.frontEnd(frontEnd)]
         case .lifecycle(_, let device, _): [.device(device)]
         case .change(let change): [.device(change.device)]
+        case .wave(let from, let to, _), .block(let from, let to), .message(let from, let to, _):
+            Self.people(from, to)
+        case .encounter(let encounter): Self.people(encounter.from, encounter.to)
         case .sample(let sample): [.device(sample.device)]
         case .logLine(let line): [.device(line.device)]
         }
     }
 }
 
+extension PipelineCase.Record {
+    private static func people(_ a: String, _ b: String) -> [PipelineCase.Expectation.Entity] {
+        [.account(a), .account(b), .pair(a, b), .pair(b, a)]
+    }
+}
+
 extension PipelineCase.Expectation.Entity: CustomStringConvertible {
     var description: String {
         switch self {
-        case .device(let name), .frontEnd(let name): name
+        case .device(let name), .frontEnd(let name), .account(let name): name
+        case .pair(let a, let b): "\(a) and \(b)"
         }
     }
 }

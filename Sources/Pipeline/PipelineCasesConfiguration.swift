@@ -97,7 +97,7 @@ extension PipelineCase {
 extension PipelineFileReader {
     static func configurationKeys(_ processor: PipelineFile.Kind) -> [String] {
         switch processor {
-        case .tunnelHealth, .telemetryRollup: []
+        case .tunnelHealth, .mutualWaves, .encounters, .messages, .telemetryRollup: []
         case .configDelivery: ["version", "versions"]
         case .configHash:
             ["version", "versions", "kind", "changed", "suspended", "by", "bell"]

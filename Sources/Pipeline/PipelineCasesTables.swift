@@ -4,7 +4,7 @@ internal import Schemas
 /// What the tables would hold after the rows of a case, by the write modes of their schemas.
 struct CaseTables {
     /// Columns by name; a null is absent.
-    private typealias Row = [String: [UInt8]]
+    typealias Row = [String: [UInt8]]
 
     private var keyed: [String: [[UInt8]: Row]] = [:]
     private var appended: [String: [Row]] = [:]
@@ -12,8 +12,16 @@ struct CaseTables {
     /// tombstone is `nil`.
     private var bells: [String: String?] = [:]
 
+    /// How often the doorbell of an account rang, by its id.
+    private var doorbells: [String: Int] = [:]
+
+    func rings(of account: AccountID) -> Int { doorbells["\(account)"] ?? 0 }
+
     /// Applies what one commit would publish.
     mutating func apply(_ events: OutboxBuffer) {
+        for entry in events.entries where entry.topic == .pushes {
+            doorbells[events.bytes.span.extracting(entry.key).text, default: 0] += 1
+        }
         for entry in events.entries where entry.topic == .deviceConfigs {
             let value = events.bytes.span.extracting(entry.value)
             bells[events.bytes.span.extracting(entry.key).text] =
@@ -63,27 +71,33 @@ struct CaseTables {
                 row[column.name] = old?[column.name]
             }
             keyed[table.name, default: [:]][key] = row
+        case .delete:
+            keyed[table.name] = keyed[table.name]?.filter { _, old in
+                !table.key.allSatisfy {
+                    old[table.columns[$0].name] == row[table.columns[$0].name]
+                }
+            }
         }
     }
 
-    private func rows(_ table: String) -> [Row] { keyed[table].map { Array($0.values) } ?? [] }
+    func rows(_ table: String) -> [Row] { keyed[table].map { Array($0.values) } ?? [] }
 
-    private static func bytes(_ id: DeviceID) -> [UInt8] {
+    static func bytes(_ id: DeviceID) -> [UInt8] {
         var buffer = ByteBuffer()
         buffer.appendBigEndian(id.high)
         buffer.appendBigEndian(id.low)
         return buffer.bytes
     }
 
-    private static func text(_ bytes: [UInt8]?) -> String {
+    static func text(_ bytes: [UInt8]?) -> String {
         bytes.map { $0.span.text } ?? "null"
     }
 
-    private static func number(_ bytes: [UInt8]?) -> Int64 {
+    static func number(_ bytes: [UInt8]?) -> Int64 {
         (bytes ?? []).reduce(0) { $0 << 8 | Int64($1) }
     }
 
-    private static func time(_ bytes: [UInt8]?) -> EventTime {
+    static func time(_ bytes: [UInt8]?) -> EventTime {
         EventTime(postgresMicroseconds: number(bytes))
     }
 

@@ -1,5 +1,6 @@
 internal import Bytes
 internal import Schemas
+public import Simulation
 
 /// Seeded records of topic `telemetry`: devices that measure, write logs, repeat themselves, invent names
 /// and come late, and front-ends whose clocks differ a little.

@@ -25,6 +25,7 @@ enum IngestCommand {
                 heartline \(Version.current) takes heartbeats and provisions agents.
                   heartbeats  POST \(instance.url)/api/v1/heartbeat
                   agents      POST \(instance.url)/api/v1/provision
+                  people      \(instance.url)/v1
                   admin       \(instance.adminURL)/readyz
 
                 """)

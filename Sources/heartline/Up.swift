@@ -48,6 +48,7 @@ enum Up {
             heartline \(Version.current) is ready.
               heartbeats  POST \(file.listen)/api/v1/heartbeat
               agents      POST \(file.listen)/api/v1/provision
+              people      \(file.listen)/v1
               admin       \(file.admin)/readyz
               operators   \(file.admin)/admin/v1, with the token in \(instance.adminTokenFile ?? "")
               database    psql '\(DatabaseAccess.shown(file.database))'

@@ -13,7 +13,8 @@ let commands: [Command] = [
     AuditList.command,
     AlertCommands.list, AlertCommands.silence, AlertCommands.silences, AlertCommands.unsilence,
     AlertCommands.acknowledge,
-    Simulate.command, Status.command, PipelineLint.command, PipelineTest.command,
+    Simulate.command, Status.command, Prune.command,
+    PipelineLint.command, PipelineTest.command,
     PipelineResume.command, Bench.command,
     Version.command,
 ]

@@ -1,6 +1,7 @@
 import Bytes
 import Postgres
 import Schemas
+import Simulation
 import TestSupport
 
 /// Rows of the tunnel-health tables as lines of text: what two ways to the same tables are compared

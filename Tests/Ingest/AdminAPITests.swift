@@ -17,6 +17,8 @@ struct AdminRig {
         rig = try Rig(database: database, devices: devices) {
             $0.adminToken = try? AdminToken(Self.token)
             $0.salt = Array("a salt of a good length".utf8)
+            $0.proximity = ProximitySettings()
+            $0.sockets = SocketSettings()
         }
         client = try Self.connect(rig)
     }

@@ -74,7 +74,8 @@ import Testing
     @Test(
         "Numbers are written so that they read as the same",
         arguments: [
-            0.0, 1, -1, 0.1, 1.0 / 3, Double.leastNonzeroMagnitude, 1.7976931348623157e308, 9_007_199_254_740_992, 1e21,
+            0.0, 1, -1, 0.1, 1.0 / 3, Double.leastNonzeroMagnitude, 1.7976931348623157e308,
+            9_007_199_254_740_992, 1e21,
             -123.456,
         ])
     func numbers(_ value: Double) throws {

@@ -4,6 +4,7 @@ import Pipeline
 import Processors
 import Schemas
 import Sinks
+import Simulation
 import TestSupport
 import Testing
 
@@ -13,11 +14,17 @@ import Testing
         let files = PipelineFile.builtIn
         #expect(
             files.map(\.name) == [
-                "tunnel-health", "config-hash", "config-delivery", "telemetry-rollup",
+                "tunnel-health", "config-hash", "config-delivery", "mutual-waves", "encounters",
+                "messages", "telemetry-rollup",
             ])
-        #expect(files.map(\.source) == [.heartbeats, .configChanges, .heartbeats, .telemetry])
-        #expect(files.map(\.topics) == [[.alerts], [.deviceConfigs], [], []])
-        #expect(files.map(\.commitInterval) == [200, 0, 200, 500])
+        #expect(
+            files.map(\.source) == [
+                .heartbeats, .configChanges, .heartbeats, .waves, .encounters, .messages,
+                .telemetry,
+            ])
+        #expect(
+            files.map(\.topics) == [[.alerts], [.deviceConfigs], [], [.pushes], [], [.pushes], []])
+        #expect(files.map(\.commitInterval) == [200, 0, 200, 0, 200, 0, 500])
         for file in files {
             #expect(file.omittedTables.isEmpty && file.omittedTopics.isEmpty)
             #expect(file.settingsRevision.utf8.count == 16)

@@ -1,6 +1,7 @@
 import Bytes
 import Processors
 import Schemas
+import Simulation
 import TestSupport
 import Testing
 

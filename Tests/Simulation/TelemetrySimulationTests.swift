@@ -1,5 +1,6 @@
 import Pipeline
 import Processors
+import Simulation
 import TestSupport
 import Testing
 
@@ -9,7 +10,7 @@ import Testing
     func aStormLeavesTheMinutesAndLogsOfACleanPass(_ seeds: Range<UInt64>) {
         for seed in seeds where seed % 5 == 2 || seeds.count == 1 {
             var records = TelemetryRecords(seed: seed ^ 0x7E1E)
-            var simulation = Simulation<TelemetryRollup>(
+            var simulation = WorkerStorm<TelemetryRollup>(
                 seed: seed,
                 records: records.make(
                     partitions: 1 + Int(seed / 5 % 2), count: 60 + Int(seed % 120)),

@@ -35,6 +35,16 @@ COMMENT ON COLUMN heartline.sessions.account_id IS 'Whose session.';
 COMMENT ON COLUMN heartline.sessions.created_at IS 'The exchange.';
 COMMENT ON COLUMN heartline.sessions.expires_at IS 'From when on it is refused.';
 
+CREATE FUNCTION heartline.session_ended() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    PERFORM pg_notify(
+        'heartline_sessions', encode(OLD.token_hash, 'hex') || ' ' || OLD.account_id::text);
+    RETURN NULL;
+END $$;
+COMMENT ON FUNCTION heartline.session_ended() IS 'Tells every front-end that a session has ended, for whatever reason.';
+CREATE TRIGGER session_ended AFTER DELETE ON heartline.sessions
+    FOR EACH ROW EXECUTE FUNCTION heartline.session_ended();
+
 CREATE TABLE heartline.presence (
     token text PRIMARY KEY,
     account_id uuid NOT NULL REFERENCES heartline.accounts ON DELETE CASCADE,
@@ -179,6 +189,10 @@ CREATE TABLE heartline.pushes (
 );
 CREATE INDEX pushes_by_peer ON heartline.pushes (peer);
 CREATE INDEX pushes_by_age ON heartline.pushes (created_at);
+CREATE INDEX pushes_open ON heartline.pushes (account_id, created_at, push_id)
+    WHERE delivered_at IS NULL;
+CREATE INDEX pushes_delivered ON heartline.pushes (account_id, delivered_at, push_id)
+    WHERE delivered_at IS NOT NULL;
 COMMENT ON TABLE heartline.pushes IS 'What an account is told over its sockets.';
 COMMENT ON COLUMN heartline.pushes.account_id IS 'Who is told.';
 COMMENT ON COLUMN heartline.pushes.push_id IS 'Follows from what caused it: made again, it is the same.';
@@ -186,4 +200,4 @@ COMMENT ON COLUMN heartline.pushes.peer IS 'Whom it is about; nothing is told of
 COMMENT ON COLUMN heartline.pushes.kind IS 'mutual or message.';
 COMMENT ON COLUMN heartline.pushes.body IS 'What is sent: one JSON object.';
 COMMENT ON COLUMN heartline.pushes.created_at IS 'Receipt of what caused it.';
-COMMENT ON COLUMN heartline.pushes.delivered_at IS 'When it was first given to a socket of the account; null: not yet.';
+COMMENT ON COLUMN heartline.pushes.delivered_at IS 'When a socket of the account first said that it has it; null: not yet.';
