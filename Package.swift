@@ -49,6 +49,7 @@ let package = Package(
         cLibrary("CCurl", pkgConfig: "libcurl"),
         cLibrary("CRdKafka", pkgConfig: "rdkafka"),
         cLibrary("CWslay"),
+        cLibrary("CZlib", pkgConfig: "zlib"),
         .target(name: "CLlhttp", path: "Sources/CLibraries/CLlhttp"),
         .target(name: "CSystem", path: "Sources/CLibraries/CSystem"),
         .target(
@@ -66,6 +67,7 @@ let package = Package(
         client("YAML", ["CYAML"]),
         client("Curl", ["CCurl", "Bytes"]),
         client("Kafka", ["CRdKafka"]),
+        client("Zlib", ["CZlib", "Bytes"]),
 
         // Signed tokens of identity providers; no I/O.
         library("JWT", ["JSON", "Crypto", "Bytes"]),
@@ -79,7 +81,7 @@ let package = Package(
         library(
             "Ingest",
             [
-                "HTTP", "EventLog", "Updates", "Schemas", "JWT", "JSON", "Crypto", "Curl",
+                "HTTP", "EventLog", "Updates", "Schemas", "JWT", "JSON", "Zlib", "Crypto", "Curl",
                 "Postgres", "System", "Bytes",
             ]),
         library("Sinks", ["EventLog", "Schemas", "Postgres", "Crypto", "System", "Bytes"]),
@@ -99,7 +101,7 @@ let package = Package(
             dependencies: [
                 "Alerts", "Ingest", "Pipeline", "Processors", "Sinks", "EventLog", "Kafka",
                 "HTTP", "JWT", "Updates", "Schemas", "Fleet", "Simulation", "Postgres", "Crypto",
-                "TLS", "KeyValue", "JSON", "YAML", "Curl", "System", "Bytes",
+                "TLS", "KeyValue", "JSON", "YAML", "Curl", "Zlib", "System", "Bytes",
             ],
             path: "Sources/heartline", swiftSettings: strict),
         library(
@@ -121,8 +123,9 @@ let package = Package(
         tests("JWT", ["JWT", "Crypto", "Bytes"]),
         tests("Postgres", ["Postgres", "Schemas", "Pipeline", "System", "Bytes"]),
         tests("YAML", ["YAML"]),
+        tests("Zlib", ["Zlib", "Bytes"]),
         tests("Schemas", ["Schemas", "JSON", "Bytes"]),
-        tests("Processors", ["Processors", "Schemas", "Bytes"]),
+        tests("Processors", ["Processors", "Simulation", "Schemas", "Bytes"]),
         tests("EventLog", ["EventLog", "KeyValue", "Schemas", "System", "Bytes"]),
         tests(
             "Kafka",
@@ -136,7 +139,7 @@ let package = Package(
             "Ingest",
             [
                 "Ingest", "HTTP", "TLS", "EventLog", "Sinks", "Schemas", "Postgres", "JWT", "JSON",
-                "Crypto", "YAML", "Pipeline", "Simulation", "System", "Bytes",
+                "Crypto", "YAML", "Zlib", "Pipeline", "Simulation", "System", "Bytes",
             ]),
         tests(
             "Sinks",
@@ -178,7 +181,8 @@ let package = Package(
             "EndToEnd",
             [
                 "Alerts", "Ingest", "Pipeline", "Processors", "Sinks", "EventLog", "Kafka", "HTTP",
-                "Schemas", "Fleet", "Simulation", "Postgres", "JSON", "Crypto", "Curl", "System",
+                "Schemas", "Fleet", "Simulation", "Postgres", "JSON", "Crypto", "Curl", "Zlib",
+                "System",
                 "Bytes",
             ]),
     ],

@@ -16,6 +16,8 @@ public final class FrontEnd<LogType: EventLog>: Sendable {
     public let counters: IngestCounters
     /// `nil` where agents cannot be provisioned.
     public var provisioning: ProvisionCounters? { provisioner?.counters }
+    /// `nil` where the log has no topic `telemetry`.
+    public let telemetry: TelemetryCounters?
 
     private let settings: FrontEndSettings
     private let producer: LogType.Producer
@@ -56,6 +58,10 @@ public final class FrontEnd<LogType: EventLog>: Sendable {
         guard let partitions = try log.partitionCount(of: .heartbeats) else {
             throw FrontEndError(reason: "topic heartbeats does not exist; create the topics first")
         }
+        // A log that was made before there was telemetry goes on without.
+        let telemetry = try log.partitionCount(of: .telemetry).map {
+            TelemetryState(partitions: $0, queueBytes: settings.queueBytes / 2)
+        }
         var producerSettings = ProducerSettings()
         producerSettings.queueBytes = settings.queueBytes
         let producer = try log.makeProducer(producerSettings)
@@ -71,6 +77,7 @@ public final class FrontEnd<LogType: EventLog>: Sendable {
         self.producer = producer
         self.cache = cache
         counters = state.counters
+        self.telemetry = telemetry?.counters
         loader = ConfigLoader(
             cache: cache, queue: queue, readiness: readiness, databaseURL: databaseURL,
             secretKey: settings.secretKey,
@@ -148,6 +155,7 @@ public final class FrontEnd<LogType: EventLog>: Sendable {
             if let service, !isApart {
                 others.append(UpdateAPI(service, overloadBytes: state.overloadBytes))
             }
+            if let telemetry { others.append(TelemetryAPI(state, telemetry)) }
             return IngestHandler(AgentAPI(state, loop: loop), others)
         }
         self.updates = service

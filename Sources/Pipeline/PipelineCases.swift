@@ -25,6 +25,8 @@ public struct PipelineCase: Sendable {
             case encounter(CaseEncounter)
             case message(from: String, to: String, id: String)
             case update(CaseUpdate)
+            case sample(CaseSample)
+            case logLine(CaseLogLine)
         }
 
         var at: Int64
@@ -33,7 +35,9 @@ public struct PipelineCase: Sendable {
         /// Records of one moment stand in this order: a front-end's beacon goes behind what it took.
         var rank: Int {
             switch action {
-            case .lifecycle, .change, .update, .wave, .block, .encounter, .message: 0
+            case .lifecycle, .change, .update, .sample, .logLine, .wave, .block, .encounter,
+                .message:
+                0
             case .heartbeat: 1
             case .beacon: 2
             }
@@ -85,6 +89,8 @@ public struct PipelineCase: Sendable {
         var proximity = ProximityExpectation()
         /// Of pipelines about updates: columns and what must stand in them.
         var columns: [String: String] = [:]
+        /// Of the pipeline about telemetry.
+        var telemetry = TelemetryExpectation()
     }
 
     /// The id that stands behind a short name; a UUID stands for itself.
@@ -162,6 +168,7 @@ extension PipelineFileReader {
             case .encounters: ["encounter"]
             case .messages: ["message"]
             case .updates: Self.updateActions
+            case .telemetry: ["sample", "log"]
             default: ["heartbeat", "beacon", "beacons"] + Self.lifecycles.map(\.0)
             }
         let keys = ["at", "every", "from", "until", "front_end"] + actions
@@ -177,6 +184,7 @@ extension PipelineFileReader {
             case "beacons": ["from", "until", "front_end"]
             case "heartbeat", "beacon": ["at", "every", "until", "front_end"]
             case "wave", "encounter": ["at", "every", "until"]
+            case "sample", "log": ["at", "every", "until"]
             default: ["at"]
             }
         for key in keys where fields[key] != nil && key != action && !allowed.contains(key) {
@@ -197,6 +205,8 @@ extension PipelineFileReader {
         case "message": made = message(entry.value)
         case _ where processor.source == .updates:
             made = update(action, entry.value).map { .update($0) }
+        case "sample": made = sample(entry.value).map { .sample($0) }
+        case "log": made = logLine(entry.value).map { .logLine($0) }
         default:
             let kind = Self.lifecycles.first { $0.0 == action }?.1 ?? .provisioned
             made = lifecycle(kind, entry.value)
@@ -359,6 +369,7 @@ extension PipelineFileReader {
                 case .mutualWaves, .encounters, .messages:
                     ["account", "pair", "at"] + Self.proximityKeys(processor)
                 case .updateRollout: [String]()
+                case .telemetryRollup: ["device"] + Self.telemetryKeys
                 }
             guard let fields = fields(item, of: "an expectation", keys) else { continue }
             let entity: PipelineCase.Expectation.Entity
@@ -403,8 +414,12 @@ extension PipelineFileReader {
             if let entry = fields["history"], let items = list(entry.value, of: "history") {
                 expectation.history = items.compactMap { state($0) }
             }
-            expectation.configuration = configuration(fields)
-            expectation.proximity = proximity(fields)
+            switch processor {
+            case .telemetryRollup: expectation.telemetry = telemetry(fields, item.mark)
+            default:
+                expectation.configuration = configuration(fields)
+                expectation.proximity = proximity(fields)
+            }
             if fields.count == 1 { fail(item.mark, "nothing is expected of \(entity)") }
             expectations.append(expectation)
         }
@@ -431,6 +446,8 @@ extension PipelineCase.Record {
             Self.people(from, to)
         case .encounter(let encounter): Self.people(encounter.from, encounter.to)
         case .update(let update): update.entities
+        case .sample(let sample): [.device(sample.device)]
+        case .logLine(let line): [.device(line.device)]
         }
     }
 }

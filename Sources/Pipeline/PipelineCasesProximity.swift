@@ -229,7 +229,7 @@ extension PipelineFileReader {
 
     static func proximityKeys(_ processor: PipelineFile.Kind) -> [String] {
         switch processor {
-        case .tunnelHealth, .configHash, .configDelivery, .updateRollout: []
+        case .tunnelHealth, .configHash, .configDelivery, .updateRollout, .telemetryRollup: []
         case .mutualWaves: ["told", "waves", "rings", "connected"]
         case .encounters: ["reports", "encounters", "tier", "engine", "geohash"]
         case .messages: ["told", "rings", "messages"]

@@ -59,6 +59,10 @@ extension PipelineFile {
             }
         case .updateRollout(let settings):
             cases.map { $0.run(UpdateRollout(partition: 0, settings: settings)) { $0.update($1) } }
+        case .telemetryRollup(let settings):
+            cases.map {
+                $0.run(TelemetryRollup(partition: 0, settings: settings)) { $0.telemetry($1) }
+            }
         }
     }
 }
@@ -92,6 +96,10 @@ extension PipelineCase {
             case .device, .frontEnd:
                 if P.self == TunnelHealth.self {
                     compare(expectation, tables, players, into: &differences)
+                } else if P.self == TelemetryRollup.self {
+                    compareTelemetry(
+                        expectation, of: players.device("\(expectation.entity)"), tables,
+                        into: &differences)
                 } else {
                     compareConfiguration(
                         expectation, of: players.device("\(expectation.entity)"), tables,
@@ -175,6 +183,14 @@ private struct Players {
         return change
     }
 
+    mutating func telemetry(_ record: PipelineCase.Record) -> TelemetryEvent? {
+        switch record.action {
+        case .sample(let said): said.event(meet(said.device), origin("front-end"), at: record.at)
+        case .logLine(let said): said.event(meet(said.device), origin("front-end"), at: record.at)
+        default: nil
+        }
+    }
+
     mutating func event(_ record: PipelineCase.Record) -> HeartbeatsEvent? {
         switch record.action {
         case .heartbeat(let said):
@@ -204,7 +220,7 @@ private struct Players {
                 Lifecycle(
                     device: device, kind: kind, version: versions[device] ?? 1,
                     expectedIntervalMilliseconds: interval))
-        case .change, .update, .wave, .block, .encounter, .message: return nil
+        case .change, .update, .sample, .logLine, .wave, .block, .encounter, .message: return nil
         }
     }
 

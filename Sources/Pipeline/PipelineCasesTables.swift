@@ -193,4 +193,39 @@ struct CaseTables {
         rows("alerts").filter { Self.text($0["entity"]) == entity && $0["resolved_at"] == nil }
             .map { Self.text($0["kind"]) }.sorted()
     }
+
+    /// One row of `telemetry_minutes`, as cases speak of it.
+    struct Minute {
+        var name: String
+        var start: EventTime
+        var samples: Int64
+        var late: Int64
+        var sum: Double
+        /// `nil` without samples.
+        var min, max, last: Double?
+    }
+
+    /// The device's rows of `telemetry_minutes`, oldest first.
+    func minutes(of device: DeviceID) -> [Minute] {
+        let id = Self.bytes(device)
+        func number(_ bytes: [UInt8]?) -> Double? {
+            bytes.map { Double(bitPattern: UInt64(bitPattern: Self.number($0))) }
+        }
+        return (appended["telemetry_minutes"] ?? []).filter { $0["device_id"] == id }.map { row in
+            Minute(
+                name: Self.text(row["name"]), start: Self.time(row["minute"]),
+                samples: Self.number(row["samples"]), late: Self.number(row["late"]),
+                sum: number(row["sum"]) ?? 0, min: number(row["min"]), max: number(row["max"]),
+                last: number(row["last"]))
+        }.sorted { ($0.start, $0.name) < ($1.start, $1.name) }
+    }
+
+    /// The device's lines of `agent_logs` as level, tag and message, in the order of their receipt.
+    func logLines(of device: DeviceID) -> [String] {
+        let id = Self.bytes(device)
+        return (appended["agent_logs"] ?? []).filter { $0["device_id"] == id }.map { row in
+            [row["level"], row["tag"], row["message"]].map(Self.text).filter { !$0.isEmpty }
+                .joined(separator: " ")
+        }
+    }
 }

@@ -238,6 +238,7 @@ struct PipelineFileReader {
                     "unconfirmed_after", entry.value, of: kind.name, UpdateRolloutSettings.range)
                 ?? settings.unconfirmedAfter
             return .updateRollout(settings)
+        case .telemetryRollup: return .telemetryRollup(telemetryRollup(entry.value))
         }
     }
 
@@ -248,6 +249,25 @@ struct PipelineFileReader {
         if node.content == .scalar("", isPlain: true) { return nil }
         guard let entry = fields(node, of: processor, [name])?[name] else { return nil }
         return duration(entry.value, of: name, range)
+    }
+
+    private mutating func telemetryRollup(_ node: YAMLNode) -> TelemetryRollupSettings {
+        var settings = TelemetryRollupSettings()
+        // `telemetry-rollup:` alone has the defaults.
+        if node.content == .scalar("", isPlain: true) { return settings }
+        let members = TelemetryRollupField.all
+        guard let fields = fields(node, of: "telemetry-rollup", members.map(\.name)) else {
+            return settings
+        }
+        for member in members {
+            guard let entry = fields[member.name] else { continue }
+            let value =
+                member.isTime
+                ? duration(entry.value, of: member.name, member.range)
+                : count(entry.value, of: member.name, member.range)
+            if let value { settings[keyPath: member.path] = value }
+        }
+        return settings
     }
 
     private mutating func tunnelHealth(_ node: YAMLNode) -> TunnelHealthSettings {

@@ -11,6 +11,7 @@ extension PipelineFile {
         case encounters(EncountersSettings)
         case messages(MessagesSettings)
         case updateRollout(UpdateRolloutSettings)
+        case telemetryRollup(TelemetryRollupSettings)
 
         /// One of each, with the defaults; in the order in which they are told of.
         public static let all: [Kind] = [
@@ -18,6 +19,7 @@ extension PipelineFile {
             .configDelivery(ConfigDeliverySettings()), .mutualWaves(MutualWavesSettings()),
             .encounters(EncountersSettings()), .messages(MessagesSettings()),
             .updateRollout(UpdateRolloutSettings()),
+            .telemetryRollup(TelemetryRollupSettings()),
         ]
 
         static let names = all.map(\.name)
@@ -32,6 +34,7 @@ extension PipelineFile {
             case .encounters: "encounters"
             case .messages: "messages"
             case .updateRollout: "update-rollout"
+            case .telemetryRollup: "telemetry-rollup"
             }
         }
 
@@ -45,6 +48,7 @@ extension PipelineFile {
             case .encounters: Encounters.self
             case .messages: Messages.self
             case .updateRollout: UpdateRollout.self
+            case .telemetryRollup: TelemetryRollup.self
             }
         }
 
@@ -64,6 +68,7 @@ extension PipelineFile {
             case .encounters: [.encounterReports, .encounters]
             case .messages: [.messages, .pushes]
             case .updateRollout: [.installations, .updateAttempts, .rollout]
+            case .telemetryRollup: [.telemetryMinutes, .agentLogs]
             }
         }
 
@@ -73,6 +78,8 @@ extension PipelineFile {
             switch self {
             case .configHash, .mutualWaves, .messages: 0
             case .tunnelHealth, .configDelivery, .encounters, .updateRollout: 200
+            // Its rows come once a minute or are read by people: larger commits are cheaper.
+            case .telemetryRollup: 500
             }
         }
 
@@ -86,6 +93,7 @@ extension PipelineFile {
             case .encounters(let settings): ProcessorSettings(settings).revision
             case .messages(let settings): ProcessorSettings(settings).revision
             case .updateRollout(let settings): ProcessorSettings(settings).revision
+            case .telemetryRollup(let settings): ProcessorSettings(settings).revision
             }
         }
     }
@@ -140,6 +148,8 @@ public enum PipelineTable: String, CaseIterable, Sendable {
     case installations
     case updateAttempts = "update_attempts"
     case rollout
+    case telemetryMinutes = "telemetry_minutes"
+    case agentLogs = "agent_logs"
 
     /// What is behind the name: three of them are views.
     public var storedName: String {
@@ -147,9 +157,7 @@ public enum PipelineTable: String, CaseIterable, Sendable {
         case .deviceStateHistory: "device_state_ended"
         case .fleetMinutes: "fleet_minutes_by_partition"
         case .rollout: "rollout_by_partition"
-        case .deviceStatus, .alerts, .configVersions, .configDelivery, .waves, .connections,
-            .pushes, .encounters, .messages, .encounterReports, .installations, .updateAttempts:
-            rawValue
+        default: rawValue
         }
     }
 }

@@ -3,7 +3,7 @@ public import Bytes
 /// A table that a pipeline writes: its columns in the order rows are encoded.
 public struct TableSchema: Hashable, Sendable {
     public enum ColumnType: String, Sendable {
-        case uuid, timestamptz, int8, int4, bool, text, jsonb, bytea
+        case uuid, timestamptz, int8, int4, float8, bool, text, jsonb, bytea
     }
 
     public struct Column: Hashable, Sendable {
@@ -185,6 +185,12 @@ public struct RowBuffer: Sendable {
     public mutating func put(int4 value: Int32) {
         bytes.appendBigEndian(Int32(4))
         bytes.appendBigEndian(value)
+    }
+
+    /// - Parameter value: any number, infinite ones included.
+    public mutating func put(float8 value: Double) {
+        bytes.appendBigEndian(Int32(8))
+        bytes.appendBigEndian(value.bitPattern)
     }
 
     public mutating func put(_ value: Bool?) {

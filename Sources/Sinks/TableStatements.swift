@@ -134,6 +134,7 @@ struct TableStatements: Sendable {
         case .timestamptz: .timestamptz
         case .int8: .int8
         case .int4: .int4
+        case .float8: .float8
         case .bool: .bool
         case .text: .text
         case .jsonb: .jsonb

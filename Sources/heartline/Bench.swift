@@ -8,9 +8,9 @@ enum Bench {
         name: "bench", summary: "measure this build on this machine",
         details: """
             Without a name all measurements are made; with names only those: processor, worker,
-            changes, restart, waves, provision, rollout, coldstart, return, updates, kafka. Those with
-            agents run them as a process of their own. Without --brokers kafka is measured on librdkafka's mock cluster,
-            in a process of its own. Times are CPU time of this process where nothing else is said
+            changes, restart, waves, telemetry, provision, rollout, coldstart, return, updates, kafka.
+            Those with agents run them as a process of their own. Without --brokers kafka is measured
+            on librdkafka's mock cluster, in a process of its own. Times are CPU time of this process where nothing else is said
             (PostgreSQL is another process). The machine should be idle.
             """,
         operands: Operands(
@@ -43,9 +43,8 @@ enum Bench {
         }
         Log.configure(minimum: .warning, format: .text)
         let all = [
-            "processor", "worker", "changes", "restart", "waves", "provision", "rollout",
-            "coldstart",
-            "return", "updates", "kafka",
+            "processor", "worker", "changes", "restart", "waves", "telemetry", "provision",
+            "rollout", "coldstart", "return", "updates", "kafka",
         ]
         let agents = arguments.integer("agents")
         let names = arguments.operands.isEmpty ? all : arguments.operands
@@ -64,6 +63,7 @@ enum Bench {
             let edges = arguments.integer("edges")
             try BenchWaves.run(accounts: edges / 10, edges: edges, waves: edges / 50)
         }
+        if names.contains("telemetry") { try telemetry() }
         if names.contains("provision") { try provision(max(100, agents / 5)) }
         if names.contains("rollout") { try rollout(agents) }
         if names.contains("coldstart") {

@@ -53,6 +53,10 @@ final class RunningPipeline {
             try self.init(file, log, place, UpdateRollout.self, ProcessorSettings(values)) {
                 if case .updateRollout(let newest) = $0 { ProcessorSettings(newest) } else { nil }
             }
+        case .telemetryRollup(let values):
+            try self.init(file, log, place, TelemetryRollup.self, ProcessorSettings(values)) {
+                if case .telemetryRollup(let newest) = $0 { ProcessorSettings(newest) } else { nil }
+            }
         }
     }
 
@@ -102,6 +106,8 @@ final class RunningPipeline {
         // Each may be 128 KiB, twice.
         case .messages: settings.pollLimit = 500
         case .configDelivery, .mutualWaves, .encounters, .updateRollout: break
+        // Six minutes of sums are a large snapshot; two minutes of log are soon read again.
+        case .telemetryRollup: settings.snapshotInterval = 120_000
         }
         return settings
     }

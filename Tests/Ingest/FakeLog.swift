@@ -25,6 +25,8 @@ final class FakeLog: EventLog {
     struct State {
         var records: [Record] = []
         var isFull = false
+        /// What the producer says that waits.
+        var queuedBytes = 0
         var receipts = Receipts.stored
         var held: [(DeliveryReceipt, Int)] = []
         var refusedBatches = 0
@@ -40,7 +42,7 @@ final class FakeLog: EventLog {
             hasTopics
             ? [
                 .heartbeats: 3, .deviceConfigs: 2, .waves: 4, .encounters: 4, .messages: 4,
-                .pushes: 2, .updates: 2,
+                .pushes: 2, .updates: 2, .telemetry: 3,
             ] : [:]
     }
 
@@ -91,6 +93,7 @@ final class FakeLog: EventLog {
         }
     }
 
+    func setQueued(_ bytes: Int) { state.withLock { $0.queuedBytes = bytes } }
     func setFull(_ isFull: Bool) { state.withLock { $0.isFull = isFull } }
     func setReceipts(_ receipts: Receipts) { state.withLock { $0.receipts = receipts } }
 
@@ -204,7 +207,7 @@ final class FakeLog: EventLog {
             log.send(batch, receipt)
         }
 
-        var queuedBytes: Int { 0 }
+        var queuedBytes: Int { log.state.withLock { $0.queuedBytes } }
 
         func flush(milliseconds: Int64) -> Bool { true }
 

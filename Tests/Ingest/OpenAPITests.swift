@@ -46,7 +46,7 @@ import YAML
                 == Set(people).union([
                     "GET /healthz", "GET /readyz", "POST /api/v1/heartbeat",
                     "POST /api/v1/provision",
-                    "GET /ws",
+                    "GET /ws", "POST /v1/telemetry", "POST /v1/metrics",
                     "GET /api/app/{id}/update", "POST /api/app/{id}/update",
                     "GET /api/app/{id}/update/check", "POST /api/app/{id}/update/check",
                     "GET /update/{id}", "POST /update/{id}", "GET /update/{id}/check",
@@ -57,6 +57,7 @@ import YAML
 
     private static let open = [
         "/healthz", "/readyz", "/api/v1/heartbeat", "/api/v1/provision", "/v1/auth/exchange",
+        "/v1/telemetry", "/v1/metrics",
     ]
 
     @Test(
