@@ -170,6 +170,8 @@ struct CaseTables {
             result[column.name] =
                 switch column.type {
                 case .int8, .int4: "\(Self.number(bytes))"
+                case .float8:
+                    "\(Double(bitPattern: bytes.reduce(0) { $0 << 8 | UInt64($1) }))"
                 case .bool: bytes == [1] ? "true" : "false"
                 case .timestamptz: "\(Self.time(bytes).milliseconds)"
                 case .uuid, .text, .jsonb, .bytea: Self.text(bytes)

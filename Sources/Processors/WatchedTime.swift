@@ -136,8 +136,7 @@ public struct WatchedTime: Sendable, Equatable {
             if beacon.isLeaving {
                 // Its last word counts before it goes.
                 settle(mustReopen: mustReopen, into: &changes)
-                leave(beacon.origin.boot)
-                mustReopen = false
+                mustReopen = leave(beacon.origin.boot)
                 if frontEnds.isEmpty { return }
             }
         }
@@ -156,13 +155,18 @@ public struct WatchedTime: Sendable, Equatable {
 
     /// The others' lead over the slowest is only that of their clocks. Watched time goes on from where
     /// it was, and does not jump over the lead.
-    private mutating func leave(_ boot: UInt64) {
+    ///
+    /// - Returns: whether it jumps all the same, over more than a lead of clocks: silence counts anew.
+    private mutating func leave(_ boot: UInt64) -> Bool {
         retire(boot)
-        guard let index = frontEnds.firstIndex(where: { $0.boot == boot }) else { return }
+        guard let index = frontEnds.firstIndex(where: { $0.boot == boot }) else { return false }
         let position = frontEnds.remove(at: index).position
-        guard let slowest = frontEnds.map(\.position).min(), slowest > position else { return }
+        guard let slowest = frontEnds.map(\.position).min(), slowest > position else {
+            return false
+        }
         let lead = min(slowest - position, Self.lead)
         for other in frontEnds.indices { pullBack(other, by: lead) }
+        return slowest - position > Self.lead
     }
 
     private mutating func pullBack(_ index: Int, by lead: Int64) {
@@ -308,6 +312,12 @@ public struct WatchedTime: Sendable, Equatable {
             // What was counted after its last beacon was taken in after it, whatever its wall clock
             // was set to in between.
             let earliest = origin.counter > frontEnd.counter ? frontEnd.position : .min
+            // It stands among the others, though what it tells is of before: only stamps can say of
+            // when, as they are.
+            if frontEnd.probation == Self.catchingUp {
+                return Location(
+                    position: max(min(position, furthest), earliest), isFar: true, time: stamp)
+            }
             return Location(
                 position: max(min(position, furthest), earliest), isFar: position > furthest,
                 time: abs(skew) > Self.tolerated ? stamp + -skew : stamp)

@@ -299,11 +299,15 @@ struct EventLogContract<Log: EventLog> {
         try log.createTopics([TopicSettings(.waves, partitions: 3)])
         let records = (0..<300).map { (Int32($0 % 3), "k", "\($0)") }
         try send(records, to: .waves)
-        let waker = Waker()
-        let consumer = try log.makeConsumer(of: .waves, group: "g", waker: waker)
-        try consumer.startAll(waker)
-        let found = try consumer.collect(60, waker, limit: 10)
-        let partitions = Set(found.map(\.place.partition))
+        // Over a network one partition may have come whole before another's first record, by chance.
+        var partitions = Set<Int32>()
+        for attempt in 0..<5 where partitions.count < 3 {
+            let waker = Waker()
+            let consumer = try log.makeConsumer(of: .waves, group: "g\(attempt)", waker: waker)
+            try consumer.startAll(waker)
+            let found = try consumer.collect(60, waker, limit: 10)
+            partitions = Set(found.map(\.place.partition))
+        }
         try promise(partitions, is: [0, 1, 2], "the partitions among the first 60 records")
     }
 

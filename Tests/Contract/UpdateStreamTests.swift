@@ -149,7 +149,8 @@ import Updates
                 == "The server is stopping; try again later.")
         // No result, and no error that would claim to know: unconfirmed.
         #expect(installing.story.last == "install")
-        #expect(try rig.stages().last == "install lost")
+        // Which of the two is given up first is chance.
+        #expect(try rig.stages().contains("install lost"))
         #expect(rig.cached.contains { $0.hasSuffix(".part") }, "what was downloaded is kept")
         // The next start goes on with it.
         rig.release("install")

@@ -57,7 +57,8 @@ import YAML
 
     private static let open = [
         "/healthz", "/readyz", "/api/v1/heartbeat", "/api/v1/provision", "/v1/auth/exchange",
-        "/v1/telemetry", "/v1/metrics",
+        "/v1/telemetry", "/v1/metrics", "/api/app/{id}/update", "/api/app/{id}/update/check",
+        "/update/{id}", "/update/{id}/check", "/global-update/{id}",
     ]
 
     @Test(

@@ -77,11 +77,18 @@ import Testing
             try other.open(second),
         ]
         let stranger = try other.open(try rig.addSession(of: bert))
+        var earlier: Set<String> = []
         for number in 1...20 {
             let push = try rig.addPush(to: anna, of: bert, body: "{\"n\":\(number)}")
             rig.log.ring(anna)
             other.log.ring(anna)
-            for socket in sockets { #expect(try socket.text() == "{\"n\":\(number)}") }
+            for socket in sockets {
+                // At least once: what came before may come again.
+                var text = try socket.text()
+                while earlier.contains(text) { text = try socket.text() }
+                #expect(text == "{\"n\":\(number)}")
+            }
+            earlier.insert("{\"n\":\(number)}")
             if number == 20 {
                 #expect(
                     try eventually {
@@ -91,9 +98,8 @@ import Testing
                     })
             }
         }
-        for socket in sockets { #expect(try socket.isQuiet(milliseconds: 50)) }
         #expect(try stranger.isQuiet(milliseconds: 50))
-        #expect(rig.frontEnd.pushCounters?.sent.value == 40)
+        #expect(rig.frontEnd.pushCounters.map { $0.sent.value >= 40 } == true)
     }
 
     @Test("who was away gets on connection what was missed, and what was confirmed not again")

@@ -73,7 +73,7 @@ import Testing
             ),
             (
                 "{}", "heartbeats", "{ topic: alerts }",
-                "f.yaml:3:12: processor names none of: tunnel-health, config-hash, config-delivery, telemetry-rollup"
+                "f.yaml:3:12: processor names none of: tunnel-health, config-hash, config-delivery, mutual-waves, encounters, messages, update-rollout, telemetry-rollup"
             ),
         ])
     func wrong(_ processor: String, _ source: String, _ sinks: String, _ expected: String) {

@@ -1,3 +1,4 @@
+internal import CSystem
 internal import Glibc
 
 /// A file that is written at its end, and can be cut or given up.
