@@ -312,12 +312,6 @@ public struct WatchedTime: Sendable, Equatable {
             // What was counted after its last beacon was taken in after it, whatever its wall clock
             // was set to in between.
             let earliest = origin.counter > frontEnd.counter ? frontEnd.position : .min
-            // It stands among the others, though what it tells is of before: only stamps can say of
-            // when, as they are.
-            if frontEnd.probation == Self.catchingUp {
-                return Location(
-                    position: max(min(position, furthest), earliest), isFar: true, time: stamp)
-            }
             return Location(
                 position: max(min(position, furthest), earliest), isFar: position > furthest,
                 time: abs(skew) > Self.tolerated ? stamp + -skew : stamp)

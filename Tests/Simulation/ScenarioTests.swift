@@ -10,7 +10,7 @@ import Testing
 
     private func live(
         _ script: WorldScript, minutes: Int64 = 20, devices: Int = 8, frontEnds: Int = 2,
-        partitions: Int = 2, workers: Int = 2
+        partitions: Int = 2, workers: Int = 2, isUneventful: Bool = false
     ) -> [WorldReport] {
         _ = SimulationSeeds.isQuiet
         // The stories are told; who is where and when within its interval is the seed's.
@@ -26,6 +26,12 @@ import Testing
                 let told = World(options, isTracing: true, focusing: violation).run().trace
                 Issue.record(
                     "seed \(seed): \(violation)\n\(told.suffix(60).joined(separator: "\n"))")
+            }
+            if isUneventful, report.alertsOpened["offline"] != nil {
+                let told = World(options, isTracing: true).run().trace
+                let end = told.firstIndex { $0.contains("alert offline opens") } ?? told.endIndex
+                Issue.record(
+                    "seed \(seed)\n\(told[...end].suffix(400).joined(separator: "\n"))")
             }
             return report
         }
@@ -122,7 +128,7 @@ import Testing
     @Test func aFrontEndWhoseClockRunsAheadAndThatDiesMakesNobodyOffline() {
         let script = WorldScript().at(200, .frontEndClockIsSet(1, by: 3_600_000))
             .at(330, .frontEndCrashes(1, for: 5 * Self.minute))
-        for report in live(script) {
+        for report in live(script, isUneventful: true) {
             #expect(opened(report, "offline") == 0)
             #expect(opened(report, "front-end-lost") == 1)
             #expect(resolved(report, "front-end-lost") == 1)
