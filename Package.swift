@@ -49,6 +49,7 @@ let package = Package(
         cLibrary("CCurl", pkgConfig: "libcurl"),
         cLibrary("CRdKafka", pkgConfig: "rdkafka"),
         cLibrary("CWslay"),
+        cLibrary("CZlib", pkgConfig: "zlib"),
         .target(name: "CLlhttp", path: "Sources/CLibraries/CLlhttp"),
         .target(name: "CSystem", path: "Sources/CLibraries/CSystem"),
         .target(
@@ -66,6 +67,7 @@ let package = Package(
         client("YAML", ["CYAML"]),
         client("Curl", ["CCurl", "Bytes"]),
         client("Kafka", ["CRdKafka"]),
+        client("Zlib", ["CZlib", "Bytes"]),
 
         // Signed tokens of identity providers; no I/O.
         library("JWT", ["JSON", "Crypto", "Bytes"]),
@@ -74,17 +76,22 @@ let package = Package(
         library("Processors", ["Schemas", "Bytes"]),
         library("EventLog", ["Schemas", "Kafka", "KeyValue", "System", "Bytes"]),
         library("HTTP", ["TLS", "Crypto", "CLlhttp", "CWslay", "CSystem", "System", "Bytes"]),
+        // How apps are updated: sources, downloads, the installer; no HTTP server, no database.
+        library("Updates", ["Curl", "JSON", "Crypto", "System", "Bytes"]),
         library(
             "Ingest",
-            ["HTTP", "EventLog", "Schemas", "JSON", "Crypto", "Postgres", "System", "Bytes"]),
+            [
+                "HTTP", "EventLog", "Updates", "Schemas", "JWT", "JSON", "Zlib", "Crypto", "Curl",
+                "Postgres", "System", "Bytes",
+            ]),
         library("Sinks", ["EventLog", "Schemas", "Postgres", "Crypto", "System", "Bytes"]),
         library(
             "Alerts", ["Schemas", "Postgres", "Curl", "JSON", "Crypto", "System", "Bytes"]),
         library(
             "Pipeline",
             [
-                "Alerts", "Processors", "Sinks", "EventLog", "Schemas", "Postgres", "YAML",
-                "Crypto",
+                "Alerts", "Updates", "Processors", "Sinks", "EventLog", "Schemas", "Postgres",
+                "YAML", "Crypto",
                 "System",
                 "Bytes",
             ]),
@@ -93,69 +100,90 @@ let package = Package(
             name: "heartline",
             dependencies: [
                 "Alerts", "Ingest", "Pipeline", "Processors", "Sinks", "EventLog", "Kafka",
-                "HTTP", "Schemas", "Fleet", "Postgres", "Crypto", "TLS", "KeyValue", "JSON", "YAML",
-                "Curl", "System", "Bytes",
+                "HTTP", "JWT", "Updates", "Schemas", "Fleet", "Simulation", "Postgres", "Crypto",
+                "TLS", "KeyValue", "JSON", "YAML", "Curl", "Zlib", "System", "Bytes",
             ],
             path: "Sources/heartline", swiftSettings: strict),
         library(
+            "Simulation",
+            [
+                "Alerts", "Ingest", "Pipeline", "Processors", "Sinks", "EventLog", "Schemas",
+                "System", "Bytes",
+            ]),
+        library(
             "TestSupport",
             [
-                "Pipeline", "Processors", "Sinks", "EventLog", "Kafka", "Schemas", "Postgres",
-                "Crypto", "System", "Bytes",
+                "Simulation", "Pipeline", "Processors", "Sinks", "EventLog", "Kafka", "Schemas",
+                "Postgres", "JWT", "Crypto", "COpenSSL", "System", "Bytes",
             ]),
 
         tests("Bytes", ["Bytes"]),
         tests("JSON", ["JSON", "Bytes"]),
         tests("Crypto", ["Crypto", "Bytes"]),
-        tests("JWT", ["JWT", "Crypto", "COpenSSL", "Bytes"]),
+        tests("JWT", ["JWT", "Crypto", "Bytes"]),
         tests("Postgres", ["Postgres", "Schemas", "Pipeline", "System", "Bytes"]),
         tests("YAML", ["YAML"]),
+        tests("Zlib", ["Zlib", "Bytes"]),
         tests("Schemas", ["Schemas", "JSON", "Bytes"]),
-        tests("Processors", ["Processors", "Schemas", "Bytes"]),
+        tests("Processors", ["Processors", "Simulation", "Schemas", "Bytes"]),
         tests("EventLog", ["EventLog", "KeyValue", "Schemas", "System", "Bytes"]),
         tests(
             "Kafka",
             [
-                "Kafka", "EventLog", "Pipeline", "Processors", "Sinks", "Schemas", "Postgres",
-                "System", "Bytes",
+                "Kafka", "EventLog", "Pipeline", "Processors", "Sinks", "Simulation", "Schemas",
+                "Postgres", "System", "Bytes",
             ]),
         tests(
             "HTTP", ["HTTP", "TLS", "System", "Bytes"], exclude: ["websocket_client.py"]),
         tests(
             "Ingest",
             [
-                "Ingest", "HTTP", "TLS", "EventLog", "Sinks", "Schemas", "Postgres", "JSON",
-                "Crypto", "YAML", "Pipeline", "System", "Bytes",
+                "Ingest", "HTTP", "TLS", "EventLog", "Sinks", "Schemas", "Postgres", "JWT", "JSON",
+                "Crypto", "YAML", "Zlib", "Pipeline", "Simulation", "System", "Bytes",
             ]),
         tests(
-            "Sinks", ["Sinks", "Schemas", "Postgres", "EventLog", "Pipeline", "System", "Bytes"]),
+            "Sinks",
+            [
+                "Sinks", "Schemas", "Postgres", "EventLog", "Pipeline", "Simulation", "System",
+                "Bytes",
+            ]),
         tests(
             "Alerts",
             [
-                "Alerts", "Schemas", "Postgres", "Curl", "Crypto", "System", "Bytes",
+                "Alerts", "Simulation", "Schemas", "Postgres", "Curl", "Crypto", "System",
+                "Bytes",
             ]),
         tests(
             "Pipeline",
             [
-                "Alerts", "Pipeline", "Processors", "Sinks", "EventLog", "Schemas", "Postgres",
-                "YAML", "Crypto", "System", "Bytes",
+                "Alerts", "Updates", "Pipeline", "Processors", "Sinks", "EventLog", "Simulation",
+                "Schemas", "Postgres", "YAML", "Crypto", "System", "Bytes",
             ]),
+        tests("Updates", ["Updates", "Curl", "Crypto", "System", "Bytes"]),
         tests("Fleet", ["Fleet", "Schemas", "Curl", "Crypto", "JSON", "System", "Bytes"]),
         tests(
             "Simulation",
-            ["Pipeline", "Processors", "Sinks", "EventLog", "Schemas", "System", "Bytes"]),
+            [
+                "Simulation", "Pipeline", "Processors", "Sinks", "EventLog", "Schemas", "System",
+                "Bytes",
+            ]),
         tests(
             "Contract",
             [
-                "Ingest", "HTTP", "EventLog", "Sinks", "Schemas", "Postgres", "Crypto", "System",
-                "Bytes",
+                "Ingest", "Updates", "HTTP", "EventLog", "Sinks", "Schemas", "Postgres", "Crypto",
+                "System", "Bytes",
             ],
-            exclude: ["agent.py", "requirements.txt"]),
+            exclude: [
+                "agent.py", "phones.py", "requirements.txt", "schemathesis.toml",
+                "updates_client.py",
+            ]),
         tests(
             "EndToEnd",
             [
                 "Alerts", "Ingest", "Pipeline", "Processors", "Sinks", "EventLog", "Kafka", "HTTP",
-                "Schemas", "Fleet", "Postgres", "JSON", "Crypto", "Curl", "System", "Bytes",
+                "Schemas", "Fleet", "Simulation", "Postgres", "JSON", "Crypto", "Curl", "Zlib",
+                "System",
+                "Bytes",
             ]),
     ],
     swiftLanguageModes: [.v6],

@@ -93,6 +93,9 @@ final class Connection {
 
     var requestID: RequestID { RequestID(slot: slot, generation: generation, serial: serial) }
 
+    /// Whether its answer was deferred by someone who wants to know when the client goes.
+    var isAwaited: Bool { state == .waiting && stream != nil }
+
     /// Whether bytes from the client can be used now.
     var takesInput: Bool {
         switch state {

@@ -21,6 +21,9 @@ public struct DeferredResponse: Sendable {
                 status: status, contentType: contentType, headers: headers, body: body))
     }
 
+    /// Opens the WebSocket that was asked for; only the first answer counts.
+    func open(_ opening: WebSocketOpening) { ticket.open(opening) }
+
     private final class Ticket: Sendable {
         private let mailbox: LoopMailbox
         private let request: RequestID
@@ -40,10 +43,17 @@ public struct DeferredResponse: Sendable {
 
         @discardableResult
         func answer(_ answer: LoopMailbox.Answer) -> Bool {
+            post(.answer(request, answer))
+        }
+
+        func open(_ opening: WebSocketOpening) { post(.socketOpened(request, opening)) }
+
+        @discardableResult
+        private func post(_ entry: LoopMailbox.Entry) -> Bool {
             guard !isAnswered.exchange(true, ordering: .acquiringAndReleasing) else {
                 return false
             }
-            mailbox.post(.answer(request, answer))
+            mailbox.post(entry)
             return true
         }
     }

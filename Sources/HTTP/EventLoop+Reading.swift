@@ -20,7 +20,9 @@ extension EventLoop {
                     _ = flush(connection)
                     return destroy(connection)
                 }
-            } else if events & EPOLLRDHUP.rawValue != 0, connection.state == .streaming {
+            } else if events & EPOLLRDHUP.rawValue != 0,
+                connection.state == .streaming || connection.isAwaited
+            {
                 // Nobody is left to stream to; a half-closed reader of streams is not worth a
                 // stream that nobody reads.
                 return destroy(connection)

@@ -21,6 +21,16 @@ extension EventLoop {
         return true
     }
 
+    /// Opens what was asked for in a handshake whose answer was deferred.
+    func openWebSocket(_ connection: Connection, _ opening: WebSocketOpening) {
+        guard connection.state == .waiting else { return }
+        // A client that ended its side meanwhile can neither answer a ping nor close.
+        guard !connection.hasInputEnded else { return destroy(connection) }
+        connection.state = .answering
+        _ = openWebSocket(connection, opening.headers, opening.limits, opening.makeHandler)
+        settle(connection)
+    }
+
     func takeFrameReader() -> FrameReader { frameReaders.popLast() ?? FrameReader() }
 
     /// - Precondition: it is empty.

@@ -58,6 +58,10 @@ extension EventLoop {
 
     private func noteAnswer(_ connection: Connection, _ status: Status) {
         precondition(connection.state == .answering, "a request was answered twice")
+        if let awaited = connection.stream {
+            connection.stream = nil
+            awaited.close()
+        }
         if isDraining { connection.keepsAlive = false }
         tally.responses[min(5, status.rawValue / 100)] += 1
     }
@@ -105,6 +109,14 @@ extension EventLoop {
         _ connection: Connection, _ status: Status, _ contentType: StaticString,
         _ headers: [Header]
     ) -> StreamCore {
+        beginBody(connection, status, contentType, headers)
+        return makeStream(connection)
+    }
+
+    private func beginBody(
+        _ connection: Connection, _ status: Status, _ contentType: StaticString,
+        _ headers: [Header]
+    ) {
         if connection.minorVersion == 0 { connection.keepsAlive = false }
         noteAnswer(connection, status)
         emitStatusAndDate(connection, status)
@@ -116,7 +128,25 @@ extension EventLoop {
         emit(headers, connection)
         emit("\r\n", connection)
         connection.state = .streaming
-        return makeStream(connection)
+    }
+
+    /// Awaits an answer that may come in pieces; the client's going is told through the core.
+    func awaitAnswer(_ connection: Connection) -> StreamCore {
+        let request = deferAnswer(connection)
+        let stream = StreamCore(mailbox, request, limit: limits.streamBytes)
+        connection.stream = stream
+        return stream
+    }
+
+    /// Begins the answer in pieces of a request that waited for it.
+    func continueAsStream(_ connection: Connection, _ answer: LoopMailbox.Answer) {
+        guard let stream = connection.stream else { return }
+        connection.stream = nil
+        connection.state = .answering
+        beginBody(connection, answer.status, answer.contentType, answer.headers)
+        connection.deadline = .max
+        connection.requestBytes = 0
+        connection.stream = stream
     }
 
     func upgrade(
@@ -399,7 +429,9 @@ extension EventLoop {
         var wanted: UInt32 = 0
         if !connection.hasInputEnded, connection.state != .closing {
             if !connection.isReadingPaused { wanted |= EPOLLIN.rawValue | EPOLLRDHUP.rawValue }
-            if connection.state == .streaming { wanted |= EPOLLRDHUP.rawValue }
+            if connection.state == .streaming || connection.isAwaited {
+                wanted |= EPOLLRDHUP.rawValue
+            }
         }
         if !connection.output.isEmpty || connection.needsOutputToRead {
             wanted |= EPOLLOUT.rawValue

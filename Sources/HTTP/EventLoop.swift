@@ -179,12 +179,24 @@ internal import TLS
                         connection, answer.status, answer.contentType, answer.headers, $0)
                 }
                 settle(connection)
+            case .streamBegun(let request, let answer):
+                guard let connection = connection(for: request), connection.isAwaited else {
+                    continue
+                }
+                continueAsStream(connection, answer)
+                settle(connection)
             case .chunk(let request, let bytes):
                 guard let connection = connection(for: request) else { continue }
                 append(bytes, to: connection)
             case .message(let request, let kind, let bytes):
                 guard let connection = connection(for: request) else { continue }
                 connection.webSocket?.send(kind, bytes)
+            case .mark(let request, let number):
+                guard let connection = connection(for: request) else { continue }
+                connection.webSocket?.mark(number)
+            case .socketOpened(let request, let opening):
+                guard let connection = connection(for: request) else { continue }
+                openWebSocket(connection, opening)
             case .socketClosed(let request, let code, let reason):
                 guard let connection = connection(for: request) else { continue }
                 connection.webSocket?.close(code, reason)

@@ -1,6 +1,6 @@
 /// One request's way to its answer, lent to a handler.
 ///
-/// Exactly one of `respond`, `deferred`, `stream`, `upgrade` and `webSocket` is called within `handle`; if none
+/// Exactly one of `respond`, `deferred`, `pending`, `stream`, `upgrade` and `webSocket` is called within `handle`; if none
 /// is, the client gets 500.
 public struct Exchange: ~Copyable {
     private let loop: EventLoop
@@ -55,6 +55,10 @@ public struct Exchange: ~Copyable {
     public func deferred() -> DeferredResponse {
         DeferredResponse(loop.mailbox, loop.deferAnswer(connection))
     }
+
+    /// Answers later, from any thread, whole or in pieces; and the client's going can be seen. A
+    /// client that closes its side of the connection counts as gone.
+    public func pending() -> PendingResponse { PendingResponse(loop.awaitAnswer(connection)) }
 
     /// Answers with a body that comes in pieces. Later requests of this connection wait for its end.
     public func stream(

@@ -17,9 +17,15 @@ public final class LoopMailbox: Sendable {
     enum Entry: Sendable {
         case work(@Sendable () -> Void)
         case answer(RequestID, Answer)
+        /// The head of an answer that comes in pieces, to a request that waited; its body is ignored.
+        case streamBegun(RequestID, Answer)
         case chunk(RequestID, ByteBuffer)
         /// A message for a WebSocket.
         case message(RequestID, WebSocket.MessageKind, ByteBuffer)
+        /// A mark behind the messages of a WebSocket.
+        case mark(RequestID, UInt64)
+        /// The answer to a deferred handshake.
+        case socketOpened(RequestID, WebSocketOpening)
         /// A WebSocket is to be closed.
         case socketClosed(RequestID, WebSocket.CloseCode, ByteBuffer)
         case finished(RequestID)

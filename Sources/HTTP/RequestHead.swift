@@ -48,22 +48,43 @@ public import TLS
     ///
     /// - Parameter name: in lower case.
     public func header(_ name: StaticString) -> String? {
+        var found: String?
+        forEachHeader(name) {
+            found = $0
+            return false
+        }
+        return found
+    }
+
+    /// The values of all headers of this name, in order. Copies.
+    ///
+    /// - Parameter name: in lower case.
+    public func headers(_ name: StaticString) -> [String] {
+        var found: [String] = []
+        forEachHeader(name) {
+            found.append($0)
+            return true
+        }
+        return found
+    }
+
+    /// - Parameter body: says whether to go on.
+    private func forEachHeader(_ name: StaticString, _ body: (String) -> Bool) {
         var position = facts.headersStart
         while unsafe position < bytes.count {
             var end = position
             while unsafe bytes[end] != 0x0D { end += 1 }
-            if end == position { return nil }
+            if end == position { return }
             let count = name.utf8CodeUnitCount
             if end - position > count, unsafe bytes[position + count] == 0x3A,
                 unsafe equals(
                     UnsafeRawBufferPointer(rebasing: bytes[position..<(position + count)]), name)
             {
                 let value = unsafe trimmed(bytes, position + count + 1, end)
-                return unsafe String(decoding: value, as: UTF8.self)
+                guard unsafe body(String(decoding: value, as: UTF8.self)) else { return }
             }
             position = end + 2
         }
-        return nil
     }
 }
 
@@ -99,6 +120,11 @@ public import TLS
     ///
     /// - Parameter name: in lower case.
     public func header(_ name: StaticString) -> String? { head.header(name) }
+
+    /// The values of all headers of this name, in order. Copies.
+    ///
+    /// - Parameter name: in lower case.
+    public func headers(_ name: StaticString) -> [String] { head.headers(name) }
 
     /// Lends the whole body, free of its chunked coding.
     public func withBody<Result>(_ body: (Span<UInt8>) -> Result) -> Result {

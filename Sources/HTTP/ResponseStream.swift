@@ -67,6 +67,17 @@ final class StreamCore: Sendable {
         mailbox.post(.chunk(request, bytes))
     }
 
+    /// Answers the request as a whole, if nobody has answered it in any way.
+    func answer(_ answer: LoopMailbox.Answer) -> Bool {
+        guard !isEnded.exchange(true, ordering: .acquiringAndReleasing) else { return false }
+        open.store(false, ordering: .releasing)
+        mailbox.post(.answer(request, answer))
+        return true
+    }
+
+    /// Begins an answer in pieces.
+    func begin(_ answer: LoopMailbox.Answer) { mailbox.post(.streamBegun(request, answer)) }
+
     func finish() {
         guard !isEnded.exchange(true, ordering: .acquiringAndReleasing) else { return }
         open.store(false, ordering: .releasing)
@@ -88,6 +99,10 @@ final class StreamCore: Sendable {
         }
         mailbox.post(.message(request, kind, bytes))
         return true
+    }
+
+    func mark(_ number: UInt64) {
+        if isOpen { mailbox.post(.mark(request, number)) }
     }
 
     func closeSocket(_ code: WebSocket.CloseCode, _ reason: String) {

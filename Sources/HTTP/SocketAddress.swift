@@ -97,8 +97,8 @@ public struct SocketAddress: Hashable, Sendable, CustomStringConvertible {
 /// The IP address that a request came from, without its port.
 public struct ClientAddress: Hashable, Sendable, CustomStringConvertible {
     // An IPv6 address in two halves; IPv4 as ::ffff:a.b.c.d, so one client is one value.
-    private let high: UInt64
-    private let low: UInt64
+    fileprivate let high: UInt64
+    fileprivate let low: UInt64
 
     private static let mappedPrefix: UInt64 = 0xFFFF_0000_0000
 
@@ -127,7 +127,7 @@ public struct ClientAddress: Hashable, Sendable, CustomStringConvertible {
     }
 
     /// Reads an address as people write it; `nil` for anything else.
-    package init?(_ text: String) {
+    public init?(_ text: String) {
         var four = in_addr()
         var six = in6_addr()
         if unsafe inet_pton(AF_INET, text, &four) == 1 {
@@ -146,7 +146,7 @@ public struct ClientAddress: Hashable, Sendable, CustomStringConvertible {
         }
     }
 
-    private init(high: UInt64, low: UInt64) {
+    fileprivate init(high: UInt64, low: UInt64) {
         self.high = high
         self.low = low
     }
@@ -154,6 +154,11 @@ public struct ClientAddress: Hashable, Sendable, CustomStringConvertible {
     /// What one client has to itself: an IPv4 address, but all of an IPv6 /64.
     public var network: ClientAddress {
         isIPv4 ? self : ClientAddress(high: high, low: 0)
+    }
+
+    /// Whether only this machine can have it.
+    public var isLoopback: Bool {
+        isIPv4 ? low >> 24 & 0xFF == 127 : high == 0 && low == 1
     }
 
     public var isIPv4: Bool { high == 0 && low >> 32 == Self.mappedPrefix >> 32 }
@@ -167,5 +172,41 @@ public struct ClientAddress: Hashable, Sendable, CustomStringConvertible {
         unsafe _ = inet_ntop(AF_INET6, &bytes, &text, socklen_t(text.count))
         return String(
             decoding: text.prefix { $0 != 0 }.map { UInt8(bitPattern: $0) }, as: UTF8.self)
+    }
+}
+
+/// Addresses that share their first bits.
+public struct ClientNetwork: Hashable, Sendable, CustomStringConvertible {
+    private let first: ClientAddress
+    /// Of 128.
+    private let bits: Int
+    public let description: String
+
+    /// Reads `10.0.0.0/8`, `fd00::/8`, or one address; `nil` for anything else, also for a prefix with
+    /// bits behind its end.
+    public init?(_ text: String) {
+        let parts = text.split(separator: "/", maxSplits: 1, omittingEmptySubsequences: false)
+        guard let address = ClientAddress(String(parts[0])) else { return nil }
+        let own = address.isIPv4 ? 32 : 128
+        var length = own
+        if parts.count == 2 {
+            guard let given = Int(parts[1]), (0...own).contains(given) else { return nil }
+            length = given
+        }
+        bits = 128 - own + length
+        guard address.masked(bits) == address else { return nil }
+        first = address
+        description = text
+    }
+
+    public func contains(_ address: ClientAddress) -> Bool { address.masked(bits) == first }
+}
+
+extension ClientAddress {
+    /// Keeps the first bits, of 128.
+    fileprivate func masked(_ bits: Int) -> ClientAddress {
+        ClientAddress(
+            high: bits >= 64 ? high : bits == 0 ? 0 : high & ~(UInt64.max >> UInt64(bits)),
+            low: bits >= 128 ? low : bits <= 64 ? 0 : low & ~(UInt64.max >> UInt64(bits - 64)))
     }
 }

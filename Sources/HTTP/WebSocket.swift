@@ -10,10 +10,18 @@ public protocol WebSocketHandler: AnyObject {
     /// A whole message; nothing of its bytes outlives the call. Text is valid UTF-8.
     func received(_ kind: WebSocket.MessageKind, _ bytes: Span<UInt8>)
 
+    /// The client has taken all that was sent before `WebSocket.mark(number)`, and has answered it. Not
+    /// every mark is: a client may answer only the last of several (RFC 6455, section 5.5.3).
+    func reached(_ mark: UInt64)
+
     /// Called once, last: no message comes or goes any more.
     /// - Parameter code: what the client closed with, or the server, whichever was first;
     ///   `.noStatus` for a client that named none, `.abnormal` if it went without closing.
     func closed(_ code: WebSocket.CloseCode)
+}
+
+extension WebSocketHandler {
+    public func reached(_ mark: UInt64) {}
 }
 
 /// The server's end of one WebSocket.
@@ -81,6 +89,12 @@ public struct WebSocket: Sendable {
     public func send(_ kind: MessageKind, _ bytes: ByteBuffer) -> Bool {
         core.send(kind, bytes)
     }
+
+    /// Asks the client to say when it has all that was sent before: a ping with a number, which
+    /// `WebSocketHandler.reached` is told with its pong.
+    ///
+    /// - Parameter number: above 0, and above those of all marks before.
+    public func mark(_ number: UInt64) { core.mark(number) }
 
     /// Sends what waits, then the code, and ends when the client has answered or its time is over.
     ///

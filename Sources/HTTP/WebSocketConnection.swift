@@ -29,6 +29,8 @@ final class WebSocketConnection: UpgradedProtocol {
 
     /// Pings since the client was last heard of.
     private var unansweredPings = 0
+    /// The last mark; 0: none yet.
+    private var lastMark: UInt64 = 0
     /// What the socket ended with, as soon as either side has said so.
     private var closeCode: WebSocket.CloseCode?
     private var hasSentClose = false
@@ -123,7 +125,8 @@ final class WebSocketConnection: UpgradedProtocol {
                 close(.internalError, ByteBuffer("no pong".utf8))
             } else {
                 unansweredPings += 1
-                unsafe write(Opcode.ping, UnsafeRawBufferPointer(start: nil, count: 0))
+                // A client may answer this one alone and leave the last mark's out, so it is one as well.
+                writePing()
             }
         }
         connection.deadline = deadline
@@ -139,6 +142,19 @@ final class WebSocketConnection: UpgradedProtocol {
         loop.tally.webSockets.messagesSent += 1
         loop.tally.webSockets.bytesSent += bytes.count
         unsafe bytes.withUnsafeBytes { unsafe write(kind.rawValue, $0) }
+    }
+
+    /// Behind what was sent before, asks to be told when the client has it.
+    func mark(_ number: UInt64) {
+        guard !hasSentClose, !isOver else { return }
+        lastMark = number
+        writePing()
+    }
+
+    private func writePing() {
+        var payload = ByteBuffer()
+        if lastMark > 0 { payload.appendBigEndian(lastMark) }
+        unsafe payload.withUnsafeBytes { unsafe write(Opcode.ping, $0) }
     }
 
     /// Begins to close, unless it has begun before.
@@ -274,9 +290,16 @@ final class WebSocketConnection: UpgradedProtocol {
         switch opcode {
         case Opcode.ping: if !hasSentClose { unsafe write(Opcode.pong, payload) }
         case Opcode.close: unsafe takeClose(payload)
-        // A pong, asked for or not: that something came is what counts.
-        default: break
+        // A pong, asked for or not: that something came is what counts, unless it answers a mark.
+        default: unsafe takePong(payload)
         }
+    }
+
+    private func takePong(_ payload: UnsafeRawBufferPointer) {
+        guard payload.count == 8 else { return }
+        var number: UInt64 = 0
+        for index in 0..<8 { number = unsafe number << 8 | UInt64(payload[index]) }
+        if number > 0, number <= lastMark { handler.reached(number) }
     }
 
     private func takeClose(_ payload: UnsafeRawBufferPointer) {

@@ -97,7 +97,7 @@ final class AdminAPI: RequestHandler {
             throw AdminFault(error)
         }
         return AdminCall(
-            parameters: parameters, query: try AdminQuery(request.query),
+            parameters: parameters, query: try QueryParameters(request.query),
             body: request.withBody { ByteBuffer(copying: $0) }, request: asked)
     }
 

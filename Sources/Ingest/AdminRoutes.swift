@@ -7,7 +7,7 @@ internal import Schemas
 struct AdminCall: Sendable {
     /// Values of the path's placeholders, in order.
     var parameters: [String]
-    var query: AdminQuery
+    var query: QueryParameters
     var body: ByteBuffer
     var request: OperatorRequest
 

@@ -12,7 +12,7 @@ internal import System
 ///
 /// `@unchecked Sendable`: everything mutable is touched on the loop's own thread only. Other
 /// threads hold it to post work to that thread through the loop's mailbox.
-final class AgentAPI: Routes, DeliveryReceiver, @unchecked Sendable {
+final class AgentAPI: Routes, DeliveryReceiver, DeviceWaiting, @unchecked Sendable {
     private let state: IngestState
     private let reading: LoopReading
     private var mailbox: LoopMailbox?
@@ -86,7 +86,7 @@ final class AgentAPI: Routes, DeliveryReceiver, @unchecked Sendable {
         let lookup = state.cache.lookUp(heartbeat.device, now: round.monotonic) {
             // Who has to wait is not known to be a device yet, and may be turned away.
             exchange.counters.bytesInFlight > state.overloadBytes
-                ? nil : HeartbeatWaiter(loop: self, number: waiting.nextNumber)
+                ? nil : DeviceWaiter(receiver: self, number: waiting.nextNumber)
         }
         switch lookup {
         case .found(let answer):
@@ -148,11 +148,11 @@ final class AgentAPI: Routes, DeliveryReceiver, @unchecked Sendable {
     // MARK: - Answers of the database
 
     /// Called on the loader's thread.
-    func post(_ outcome: CacheShard<HeartbeatWaiter>.Outcome, to number: UInt64) {
+    func post(_ outcome: ConfigCache.Shard.Outcome, to number: UInt64) {
         mailbox?.post { self.resolve(number, outcome) }
     }
 
-    private func resolve(_ number: UInt64, _ outcome: CacheShard<HeartbeatWaiter>.Outcome) {
+    private func resolve(_ number: UInt64, _ outcome: ConfigCache.Shard.Outcome) {
         guard let item = waiting.remove(number) else { return }
         switch outcome {
         case .found(let answer) where answer.isSuspended:

@@ -108,7 +108,7 @@ final class BeaconWriter: DeliveryReceiver {
                 Beacon(
                     frontEnd: frontEnd, origin: state.nextOrigin(),
                     monotonicMilliseconds: claim.monotonicMilliseconds, isLossy: claim.isLossy,
-                    isLeaving: isLeaving))
+                    isLeaving: isLeaving, isBehind: claim.isBehind))
             batch.append(
                 partition: partition, timestamp: time, key: frontEnd.span, value: value.span)
         }

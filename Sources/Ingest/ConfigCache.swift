@@ -5,7 +5,7 @@ internal import Synchronization
 ///
 /// Split in shards, each with its own lock, so that loops seldom meet. No call does I/O.
 final class ConfigCache: Sendable {
-    typealias Shard = CacheShard<HeartbeatWaiter>
+    typealias Shard = CacheShard<DeviceWaiter>
 
     private final class Locked: Sendable {
         let shard: Mutex<Shard>
@@ -25,7 +25,7 @@ final class ConfigCache: Sendable {
         shards[Int(truncatingIfNeeded: device.low & UInt64(Self.shardCount - 1))]
     }
 
-    func lookUp(_ device: DeviceID, now: Int64, waiter: () -> HeartbeatWaiter?) -> Shard.Lookup {
+    func lookUp(_ device: DeviceID, now: Int64, waiter: () -> DeviceWaiter?) -> Shard.Lookup {
         shard(of: device).shard.withLock { $0.lookUp(device, now: now, waiter: waiter) }
     }
 
@@ -61,9 +61,14 @@ final class ConfigCache: Sendable {
     var sizeBytes: Int { shards.reduce(0) { $0 + $1.shard.withLock { $0.sizeBytes } } }
 }
 
-/// A heartbeat whose device is being read from the database: the event loop that holds it, and its
-/// number there.
-struct HeartbeatWaiter: Sendable {
-    let loop: AgentAPI
+/// Holds what waits for a device to be read from the database.
+protocol DeviceWaiting: AnyObject, Sendable {
+    /// Called on the loader's thread.
+    func post(_ outcome: ConfigCache.Shard.Outcome, to number: UInt64)
+}
+
+/// Something whose device is being read from the database: who holds it, and its number there.
+struct DeviceWaiter: Sendable {
+    let receiver: any DeviceWaiting
     let number: UInt64
 }

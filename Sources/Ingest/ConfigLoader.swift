@@ -145,7 +145,7 @@ final class ConfigLoader: Sendable {
         switch loaded {
         case .again: queue.append(item)
         case .resolved(let outcome, let waiters):
-            for waiter in waiters { waiter.loop.post(outcome, to: waiter.number) }
+            for waiter in waiters { waiter.receiver.post(outcome, to: waiter.number) }
         case .obsolete: break
         }
     }

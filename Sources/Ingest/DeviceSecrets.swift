@@ -43,6 +43,24 @@ final class SecretBox {
         return DeviceSecrets(bytes: bytes)
     }
 
+    /// Seals a text to what it belongs to.
+    func seal(_ text: String, of owner: String) throws(CryptoError) -> ByteBuffer {
+        var output = ByteBuffer()
+        let (plain, context) = (ByteBuffer(text.utf8), ByteBuffer(owner.utf8))
+        try cipher.seal(plain.span, associatedData: context.span, into: &output)
+        return output
+    }
+
+    /// `nil` if it does not open.
+    func openText(_ sealed: ByteBuffer, of owner: String) -> String? {
+        var output = ByteBuffer()
+        let context = ByteBuffer(owner.utf8)
+        do throws(CryptoError) {
+            try cipher.open(sealed.span, associatedData: context.span, into: &output)
+        } catch { return nil }
+        return output.span.text
+    }
+
     // What stands in `network.secret_check`.
     private static let checkText = ByteBuffer("heartline secret check 1".utf8)
     private static let checkContext = ByteBuffer("network".utf8)

@@ -16,15 +16,23 @@ public final class FrontEnd<LogType: EventLog>: Sendable {
     public let counters: IngestCounters
     /// `nil` where agents cannot be provisioned.
     public var provisioning: ProvisionCounters? { provisioner?.counters }
+    /// `nil` where the log has no topic `telemetry`.
+    public let telemetry: TelemetryCounters?
 
     private let settings: FrontEndSettings
     private let producer: LogType.Producer
     private let cache: ConfigCache
     private let loader: ConfigLoader
     private let provisioner: Provisioner?
+    private let proximity: Proximity?
     private let bell: BellTail<LogType>
+    private let sessions: Sessions
+    private let pushes: PushService<LogType>?
     private let beacons: BeaconWriter
     private let server: Server
+    private let updates: UpdateService?
+    /// Where the update routes have a listener of their own.
+    private let updateServer: Server?
     private let admin: AdminListener?
     private let isStopped = Atomic(false)
 
@@ -50,6 +58,10 @@ public final class FrontEnd<LogType: EventLog>: Sendable {
         guard let partitions = try log.partitionCount(of: .heartbeats) else {
             throw FrontEndError(reason: "topic heartbeats does not exist; create the topics first")
         }
+        // A log that was made before there was telemetry goes on without.
+        let telemetry = try log.partitionCount(of: .telemetry).map {
+            TelemetryState(partitions: $0, queueBytes: settings.queueBytes / 2)
+        }
         var producerSettings = ProducerSettings()
         producerSettings.queueBytes = settings.queueBytes
         let producer = try log.makeProducer(producerSettings)
@@ -65,6 +77,7 @@ public final class FrontEnd<LogType: EventLog>: Sendable {
         self.producer = producer
         self.cache = cache
         counters = state.counters
+        self.telemetry = telemetry?.counters
         loader = ConfigLoader(
             cache: cache, queue: queue, readiness: readiness, databaseURL: databaseURL,
             secretKey: settings.secretKey,
@@ -77,23 +90,84 @@ public final class FrontEnd<LogType: EventLog>: Sendable {
                 secretKey: settings.secretKey, databaseURL: databaseURL,
                 statementMilliseconds: settings.databaseMilliseconds)
         self.provisioner = provisioner
+        let sessions = Sessions(
+            databaseURL: databaseURL, statementMilliseconds: settings.databaseMilliseconds,
+            limit: settings.proximity?.sessions ?? 200_000)
+        self.sessions = sessions
+        let proximity = try settings.proximity.map { proximity in
+            var partitions: [Topic: Int32] = [:]
+            for topic in ProximityEvents.topics {
+                guard let count = try log.partitionCount(of: topic) else {
+                    throw FrontEndError(
+                        reason: "topic \(topic.rawValue) does not exist; create the topics first")
+                }
+                partitions[topic] = count
+            }
+            return Proximity(
+                proximity, state, sessions, partitions: partitions, databaseURL: databaseURL,
+                statementMilliseconds: settings.databaseMilliseconds)
+        }
+        self.proximity = proximity
         let rates = settings.provisioning.limit.map { ClientRates<ClientAddress>($0) }
         bell = BellTail(
             log, cache: cache, readiness: readiness,
             group: "front-end-\(String(boot, radix: 16))")
+        let pushes = settings.sockets.map { sockets in
+            PushService(
+                log, sessions: sessions, databaseURL: databaseURL, settings: sockets,
+                statementMilliseconds: settings.databaseMilliseconds,
+                group: "front-end-pushes-\(String(boot, radix: 16))")
+        }
+        self.pushes = pushes
         beacons = BeaconWriter(
             state, frontEnd: InlineText(settings.name),
             intervalMilliseconds: settings.beaconMilliseconds)
         var listener = settings.server
         listener.limits.drainMilliseconds = min(
             listener.limits.drainMilliseconds, settings.drainMilliseconds)
-        server = try Server(configuration: listener) { loop in
-            IngestHandler(
-                AgentAPI(state, loop: loop),
-                provisioner.map {
-                    [ProvisionAPI($0, rates: rates, overloadBytes: state.overloadBytes)]
-                } ?? [])
+        let updates = try settings.updates.map { asked in
+            guard let partitions = try log.partitionCount(of: .updates) else {
+                throw FrontEndError(
+                    reason: "topic updates does not exist; create the topics first")
+            }
+            let shared = SharedPlace(asked.listener ?? listener)
+            return (
+                try UpdateService(
+                    asked, producer: producer, partitions: partitions,
+                    origin: { state.nextOrigin() }, databaseURL: databaseURL,
+                    secretKey: settings.secretKey,
+                    statementMilliseconds: settings.databaseMilliseconds,
+                    listening: { shared.place }), shared
+            )
         }
+        let service = updates?.0
+        let isApart = settings.updates?.listener != nil
+        server = try Server(configuration: listener) { loop in
+            var others: [any Routes] = []
+            if let provisioner {
+                others.append(
+                    ProvisionAPI(provisioner, rates: rates, overloadBytes: state.overloadBytes))
+            }
+            if let proximity {
+                others.append(ProximityAPI(proximity, overloadBytes: state.overloadBytes))
+            }
+            if let pushes { others.append(pushes.makeRoutes()) }
+            if let service, !isApart {
+                others.append(UpdateAPI(service, overloadBytes: state.overloadBytes))
+            }
+            if let telemetry { others.append(TelemetryAPI(state, telemetry)) }
+            return IngestHandler(AgentAPI(state, loop: loop), others)
+        }
+        self.updates = service
+        updateServer = try settings.updates?.listener.map { configuration in
+            var configuration = configuration
+            configuration.limits.drainMilliseconds = listener.limits.drainMilliseconds
+            return try Server(configuration: configuration) { _ in
+                guard let service else { preconditionFailure("a listener without its service") }
+                return UpdateHandler(UpdateAPI(service, overloadBytes: state.overloadBytes))
+            }
+        }
+        updates?.1.found((updateServer ?? server).boundAddress.port)
         admin = try settings.admin.map { configuration in
             try AdminListener(
                 configuration, readiness: readiness,
@@ -106,14 +180,23 @@ public final class FrontEnd<LogType: EventLog>: Sendable {
 
     /// Where the public listener really listens.
     public var boundAddress: (host: String, port: UInt16) { server.boundAddress }
+    /// Where the listener of updates really listens; `nil` where it has none of its own.
+    public var updateAddress: (host: String, port: UInt16)? { updateServer?.boundAddress }
     /// Where the operators' listener really listens.
     public var adminAddress: (host: String, port: UInt16)? { admin?.boundAddress }
     /// Counters of the public listener.
     public var serverCounters: ServerCounters { server.counters }
+    /// `nil` where no sockets are opened.
+    package var pushCounters: PushCounters? { pushes?.hub.counters }
+    /// Whether the doorbells of pushes are heard.
+    package var hearsPushes: Bool { pushes?.isListening ?? false }
     /// Answers that are kept in memory.
     public var cachedAnswers: Int { cache.count }
     /// Bytes of them.
     public var cachedBytes: Int { cache.sizeBytes }
+
+    /// Whether what is known of people's sessions holds without asking the database.
+    package var hearsSessions: Bool { sessions.isListening }
 
     /// Starts to answer, once the log is followed and has taken a first beacon.
     ///
@@ -144,8 +227,13 @@ public final class FrontEnd<LogType: EventLog>: Sendable {
             }
             loader.start()
             provisioner?.start()
+            sessions.start()
+            proximity?.start()
+            pushes?.start()
             beacons.start()
+            updates?.start()
             try server.start()
+            try updateServer?.start()
         } catch {
             stop()
             throw error
@@ -159,9 +247,16 @@ public final class FrontEnd<LogType: EventLog>: Sendable {
     public func stop() -> Bool {
         guard !isStopped.exchange(true, ordering: .acquiringAndReleasing) else { return true }
         readiness.set("front-end", "stopping")
+        // Streams have to end before a drain can.
+        updates?.beginStopping(milliseconds: max(0, settings.drainMilliseconds - 1_500))
         server.drain()
+        updateServer?.drain()
+        updates?.stop()
         loader.stop()
         provisioner?.stop()
+        proximity?.stop()
+        pushes?.stop()
+        sessions.stop()
         bell.stop()
         // No loop runs any more, so nothing can come behind this beacon.
         beacons.leave()
@@ -175,4 +270,20 @@ public final class FrontEnd<LogType: EventLog>: Sendable {
         admin?.stop()
         return isFlushed
     }
+}
+
+/// Where apps find the update routes; the port is known once it is bound.
+private final class SharedPlace: Sendable {
+    private let value: Mutex<UpdateListening>
+
+    init(_ configuration: ServerConfiguration) {
+        value = Mutex(
+            UpdateListening(
+                host: configuration.address.host, port: configuration.address.port,
+                isSecure: configuration.tls != nil))
+    }
+
+    var place: UpdateListening { value.withLock { $0 } }
+
+    func found(_ port: UInt16) { value.withLock { $0.port = port } }
 }

@@ -16,6 +16,12 @@ public struct FrontEndSettings: Sendable, CustomStringConvertible {
     /// answered 404.
     public var salt: [UInt8] = []
     public var provisioning = ProvisioningSettings()
+    /// `nil`, the default: the proximity service is not served here, and its routes are answered 404.
+    public var proximity: ProximitySettings?
+    /// `nil`, the default: no socket is opened here.
+    public var sockets: SocketSettings?
+    /// How apps are updated; `nil`, the default: not from here, and their routes are answered 404.
+    public var updates: UpdateSettings?
     /// The front-end's name in beacons: stable over its restarts, and unlike any other's. At most
     /// 120 bytes. Default: the host's name and the address it listens on.
     public var name: String

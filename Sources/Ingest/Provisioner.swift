@@ -13,7 +13,7 @@ internal import System
 final class Provisioner: Sendable {
     let counters = ProvisionCounters()
     private let settings: ProvisioningSettings
-    private let queue: ProvisionQueue
+    private let queue: WorkQueue<ProvisionRequest>
     private let cache: ConfigCache
     private let salt: [UInt8]
     private let secretKey: [UInt8]
@@ -39,7 +39,7 @@ final class Provisioner: Sendable {
         self.secretKey = secretKey
         self.databaseURL = databaseURL
         self.statementMilliseconds = statementMilliseconds
-        queue = ProvisionQueue(limit: settings.queueRequests)
+        queue = WorkQueue(limit: settings.queueRequests)
     }
 
     func start() {
@@ -103,7 +103,7 @@ final class Provisioner: Sendable {
         return registry
     }
 
-    private func carryOut(_ jobs: [ProvisionQueue.Job], _ registry: inout Registry?) {
+    private func carryOut(_ jobs: [WorkQueue<ProvisionRequest>.Job], _ registry: inout Registry?) {
         var outcomes = [ProvisionOutcome?](repeating: nil, count: jobs.count)
         do {
             try retrying(&registry) { registry in
@@ -187,7 +187,7 @@ final class Provisioner: Sendable {
     }
 
     /// - Parameter outcome: `nil`: it failed.
-    private func answer(_ job: ProvisionQueue.Job, _ outcome: ProvisionOutcome?) {
+    private func answer(_ job: WorkQueue<ProvisionRequest>.Job, _ outcome: ProvisionOutcome?) {
         switch outcome {
         case .provisioned(let device, let version, let isSuspended, let body):
             counters.provisioned.add(1)
@@ -206,57 +206,13 @@ final class Provisioner: Sendable {
         }
     }
 
-    private func refuse(_ job: ProvisionQueue.Job, _ status: Status, _ text: StaticString) {
+    private func refuse(
+        _ job: WorkQueue<ProvisionRequest>.Job, _ status: Status, _ text: StaticString
+    ) {
         var body = ByteBuffer()
         body.append(text)
         job.response.respond(status, contentType: "application/json", body)
     }
-}
-
-/// Requests that wait for a provisioner's thread; bounded together with those that are worked on.
-final class ProvisionQueue: Sendable {
-    struct Job: Sendable {
-        var request: ProvisionRequest
-        var response: DeferredResponse
-    }
-
-    private struct State {
-        var jobs: [Job] = []
-        /// Taken, and not released yet.
-        var taken = 0
-    }
-
-    private let state = Mutex(State())
-    private let limit: Int
-    let waker = Waker()
-
-    init(limit: Int) { self.limit = limit }
-
-    /// - Returns: whether there was room.
-    func append(_ request: ProvisionRequest, _ response: () -> DeferredResponse) -> Bool {
-        let place = state.withLock { state -> Int? in
-            guard state.jobs.count + state.taken < limit else { return nil }
-            state.jobs.append(Job(request: request, response: response()))
-            return state.jobs.count
-        }
-        if place == 1 { waker.signal() }
-        return place != nil
-    }
-
-    func take(atMost count: Int) -> [Job] {
-        let (taken, isMore) = state.withLock { state -> ([Job], Bool) in
-            let taken = Array(state.jobs.prefix(count))
-            state.jobs.removeFirst(taken.count)
-            state.taken += taken.count
-            return (taken, !state.jobs.isEmpty)
-        }
-        // For another thread.
-        if isMore { waker.signal() }
-        return taken
-    }
-
-    /// Says that taken requests have been answered.
-    func release(_ count: Int) { state.withLock { $0.taken -= count } }
 }
 
 /// What became of requests to be provisioned. Readable from any thread.

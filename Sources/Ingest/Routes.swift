@@ -6,8 +6,15 @@ protocol Routes: AnyObject {
     /// - Returns: whether it was.
     func handle(_ request: borrowing Request, _ exchange: borrowing Exchange) -> Bool
     func attached(to loop: LoopContext)
+    /// The largest body in bytes for a request to one of these routes; `nil` for the listener's own
+    /// limit, or if it is another's.
+    func bodyLimit(_ head: borrowing RequestHead) -> Int?
     func roundEnded()
     func tick()
+}
+
+extension Routes {
+    func bodyLimit(_ head: borrowing RequestHead) -> Int? { nil }
 }
 
 /// Answers everything that comes to the public listener on one event loop.
@@ -30,6 +37,14 @@ final class IngestHandler: RequestHandler {
         if agent.handle(request, exchange) { return }
         for routes in others where routes.handle(request, exchange) { return }
         exchange.notFound()
+    }
+
+    func bodyLimit(_ head: borrowing RequestHead) -> Int? {
+        if head.pathIs("/api/v1/heartbeat") { return nil }
+        for routes in others {
+            if let limit = routes.bodyLimit(head) { return limit }
+        }
+        return nil
     }
 
     func roundEnded() {

@@ -240,14 +240,9 @@ extension PipelineFileReader {
     }
 
     /// The first line of the file that an entry names.
-    private mutating func secret(_ entry: YAMLEntry) -> String? {
+    mutating func secret(_ entry: YAMLEntry) -> String? {
         guard let name = text(entry.value, of: entry.key) else { return nil }
-        let folder =
-            path.contains("/")
-            ? path.split(
-                separator: "/", omittingEmptySubsequences: false
-            ).dropLast().joined(separator: "/") : "."
-        let place = name.hasPrefix("/") ? name : "\(folder)/\(name)"
+        let place = self.place(name)
         let bytes: [UInt8]
         do throws(SystemError) {
             bytes = try FileSystem.bytes(of: place, limit: 64 << 10)
@@ -264,5 +259,15 @@ extension PipelineFileReader {
             return nil
         }
         return String(decoding: line, as: UTF8.self)
+    }
+
+    /// A path that is not absolute begins in the file's folder.
+    func place(_ name: String) -> String {
+        let folder =
+            path.contains("/")
+            ? path.split(
+                separator: "/", omittingEmptySubsequences: false
+            ).dropLast().joined(separator: "/") : "."
+        return name.hasPrefix("/") ? name : "\(folder)/\(name)"
     }
 }

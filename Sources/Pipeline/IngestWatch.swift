@@ -11,8 +11,13 @@ struct IngestWatch: Sendable {
     private enum Belief { case unknown, clear, open }
     private enum Question { case open, resolve }
 
+    /// Age at which the belief that all is clear is put to the database again.
+    private static let confirmation: Int64 = 60_000
+
     private let limit: Int64?
     private var belief = Belief.unknown
+    /// When the database confirmed it last.
+    private var confirmed: Int64
     /// Since when silence counts: the last beacon, or the last time that the worker was not at the
     /// end of the log.
     private var quietSince: Int64
@@ -26,6 +31,7 @@ struct IngestWatch: Sendable {
         self.limit = limit
         quietSince = now
         lastStep = now
+        confirmed = now
     }
 
     var isOpen: Bool { belief == .open }
@@ -48,7 +54,10 @@ struct IngestWatch: Sendable {
             asked = (.open, ticket)
             return .openIngestSilent(since: lastBeacon)
         }
-        guard belief != .clear, let lastBeacon else { return nil }
+        // Another worker may have opened it and lost its partitions since: nobody but us would end it.
+        guard belief != .clear || now - confirmed >= Self.confirmation, let lastBeacon else {
+            return nil
+        }
         asked = (.resolve, ticket)
         return .resolveIngestSilent(beacon: lastBeacon)
     }
@@ -60,6 +69,7 @@ struct IngestWatch: Sendable {
         asked = nil
         failures = 0
         belief = isOpen ? .open : .clear
+        confirmed = now
         // Still open after a beacon: it came from before the outage. Ask again with a later one.
         notBefore = now + 1_000
     }

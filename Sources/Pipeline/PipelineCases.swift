@@ -20,6 +20,13 @@ public struct PipelineCase: Sendable {
             case beacon(frontEnd: String, isLossy: Bool, isLeaving: Bool)
             case lifecycle(Lifecycle.Kind, device: String, expectedInterval: Int64?)
             case change(CaseChange)
+            case wave(from: String, to: String, token: String)
+            case block(from: String, to: String)
+            case encounter(CaseEncounter)
+            case message(from: String, to: String, id: String)
+            case update(CaseUpdate)
+            case sample(CaseSample)
+            case logLine(CaseLogLine)
         }
 
         var at: Int64
@@ -28,7 +35,9 @@ public struct PipelineCase: Sendable {
         /// Records of one moment stand in this order: a front-end's beacon goes behind what it took.
         var rank: Int {
             switch action {
-            case .lifecycle, .change: 0
+            case .lifecycle, .change, .update, .sample, .logLine, .wave, .block, .encounter,
+                .message:
+                0
             case .heartbeat: 1
             case .beacon: 2
             }
@@ -56,6 +65,11 @@ public struct PipelineCase: Sendable {
         enum Entity: Hashable, Sendable {
             case device(String)
             case frontEnd(String)
+            case account(String)
+            case pair(String, String)
+            case installation(String)
+            case attempt(String)
+            case release(String)
         }
 
         var entity: Entity
@@ -71,6 +85,12 @@ public struct PipelineCase: Sendable {
         var history: [String]?
         /// Of pipelines about configurations.
         var configuration = ConfigurationExpectation()
+        /// Of pipelines about people.
+        var proximity = ProximityExpectation()
+        /// Of pipelines about updates: columns and what must stand in them.
+        var columns: [String: String] = [:]
+        /// Of the pipeline about telemetry.
+        var telemetry = TelemetryExpectation()
     }
 
     /// The id that stands behind a short name; a UUID stands for itself.
@@ -142,8 +162,15 @@ extension PipelineFileReader {
         _ node: YAMLNode, for processor: PipelineFile.Kind
     ) -> [PipelineCase.Record] {
         let actions =
-            processor.source == .configChanges
-            ? ["change"] : ["heartbeat", "beacon", "beacons"] + Self.lifecycles.map(\.0)
+            switch processor.source {
+            case .configChanges: ["change"]
+            case .waves: ["wave", "block"]
+            case .encounters: ["encounter"]
+            case .messages: ["message"]
+            case .updates: Self.updateActions
+            case .telemetry: ["sample", "log"]
+            default: ["heartbeat", "beacon", "beacons"] + Self.lifecycles.map(\.0)
+            }
         let keys = ["at", "every", "from", "until", "front_end"] + actions
         guard let fields = fields(node, of: "a step", keys) else { return [] }
         let named = actions.filter { fields[$0] != nil }
@@ -156,6 +183,8 @@ extension PipelineFileReader {
             switch action {
             case "beacons": ["from", "until", "front_end"]
             case "heartbeat", "beacon": ["at", "every", "until", "front_end"]
+            case "wave", "encounter": ["at", "every", "until"]
+            case "sample", "log": ["at", "every", "until"]
             default: ["at"]
             }
         for key in keys where fields[key] != nil && key != action && !allowed.contains(key) {
@@ -170,6 +199,14 @@ extension PipelineFileReader {
         case "beacons": made = .beacon(frontEnd: frontEnd, isLossy: false, isLeaving: false)
         case "beacon": made = beacon(entry.value, frontEnd: frontEnd)
         case "change": made = change(entry.value).map { .change($0) }
+        case "wave": made = wave(entry.value)
+        case "block": made = block(entry.value)
+        case "encounter": made = encounter(entry.value)
+        case "message": made = message(entry.value)
+        case _ where processor.source == .updates:
+            made = update(action, entry.value).map { .update($0) }
+        case "sample": made = sample(entry.value).map { .sample($0) }
+        case "log": made = logLine(entry.value).map { .logLine($0) }
         default:
             let kind = Self.lifecycles.first { $0.0 == action }?.1 ?? .provisioned
             made = lifecycle(kind, entry.value)
@@ -316,6 +353,10 @@ extension PipelineFileReader {
         if items.isEmpty { fail(node.mark, "expect is empty: the test would prove nothing") }
         var expectations: [PipelineCase.Expectation] = []
         for item in items {
+            if case .updateRollout = processor {
+                if let said = updateExpectation(item, known: known) { expectations.append(said) }
+                continue
+            }
             let keys =
                 switch processor {
                 case .tunnelHealth:
@@ -325,6 +366,10 @@ extension PipelineFileReader {
                     ]
                 case .configHash, .configDelivery:
                     ["device", "at"] + Self.configurationKeys(processor)
+                case .mutualWaves, .encounters, .messages:
+                    ["account", "pair", "at"] + Self.proximityKeys(processor)
+                case .updateRollout: [String]()
+                case .telemetryRollup: ["device"] + Self.telemetryKeys
                 }
             guard let fields = fields(item, of: "an expectation", keys) else { continue }
             let entity: PipelineCase.Expectation.Entity
@@ -336,13 +381,24 @@ extension PipelineFileReader {
                 for key in ["state", "at", "reason", "flapping", "history"] {
                     if let entry = fields[key] { fail(entry.keyMark, "a front-end has no \(key)") }
                 }
+            } else if let person = person(fields) {
+                entity = person
             } else {
-                if fields["device"] == nil { fail(item.mark, "the expectation names no device") }
+                if keys.contains("account") {
+                    if fields["account"] == nil, fields["pair"] == nil {
+                        fail(item.mark, "the expectation names neither an account nor a pair")
+                    }
+                } else if fields["device"] == nil {
+                    fail(item.mark, "the expectation names no device")
+                }
                 continue
             }
             if let known, !known.contains(entity) {
-                let names = known.compactMap {
-                    if case .device(let name) = $0 { name } else { nil }
+                let names = known.compactMap { (entity) -> String? in
+                    switch entity {
+                    case .device(let name), .account(let name): name
+                    case .frontEnd, .pair, .installation, .attempt, .release: nil
+                    }
                 }
                 fail(item.mark, "nothing is given of \(entity)\(hint("\(entity)", names.sorted()))")
                 continue
@@ -358,7 +414,12 @@ extension PipelineFileReader {
             if let entry = fields["history"], let items = list(entry.value, of: "history") {
                 expectation.history = items.compactMap { state($0) }
             }
-            expectation.configuration = configuration(fields)
+            switch processor {
+            case .telemetryRollup: expectation.telemetry = telemetry(fields, item.mark)
+            default:
+                expectation.configuration = configuration(fields)
+                expectation.proximity = proximity(fields)
+            }
             if fields.count == 1 { fail(item.mark, "nothing is expected of \(entity)") }
             expectations.append(expectation)
         }
@@ -381,14 +442,29 @@ extension PipelineCase.Record {
         case .beacon(let frontEnd, _, _): [.frontEnd(frontEnd)]
         case .lifecycle(_, let device, _): [.device(device)]
         case .change(let change): [.device(change.device)]
+        case .wave(let from, let to, _), .block(let from, let to), .message(let from, let to, _):
+            Self.people(from, to)
+        case .encounter(let encounter): Self.people(encounter.from, encounter.to)
+        case .update(let update): update.entities
+        case .sample(let sample): [.device(sample.device)]
+        case .logLine(let line): [.device(line.device)]
         }
+    }
+}
+
+extension PipelineCase.Record {
+    private static func people(_ a: String, _ b: String) -> [PipelineCase.Expectation.Entity] {
+        [.account(a), .account(b), .pair(a, b), .pair(b, a)]
     }
 }
 
 extension PipelineCase.Expectation.Entity: CustomStringConvertible {
     var description: String {
         switch self {
-        case .device(let name), .frontEnd(let name): name
+        case .device(let name), .frontEnd(let name), .account(let name), .installation(let name),
+            .attempt(let name), .release(let name):
+            name
+        case .pair(let a, let b): "\(a) and \(b)"
         }
     }
 }

@@ -97,7 +97,9 @@ extension PipelineCase {
 extension PipelineFileReader {
     static func configurationKeys(_ processor: PipelineFile.Kind) -> [String] {
         switch processor {
-        case .tunnelHealth: []
+        case .tunnelHealth, .mutualWaves, .encounters, .messages, .updateRollout,
+            .telemetryRollup:
+            []
         case .configDelivery: ["version", "versions"]
         case .configHash:
             ["version", "versions", "kind", "changed", "suspended", "by", "bell"]

@@ -43,6 +43,26 @@ extension PipelineFile {
             cases.map { $0.run(ConfigHash(partition: 0, settings: settings)) { $0.change($1) } }
         case .configDelivery(let settings):
             cases.map { $0.run(ConfigDelivery(partition: 0, settings: settings)) { $0.event($1) } }
+        case .mutualWaves(let settings):
+            cases.map {
+                $0.run(MutualWaves(partition: 0, settings: settings)) {
+                    $0.people.wavesEvent($1)
+                }
+            }
+        case .encounters(let settings):
+            cases.map {
+                $0.run(Encounters(partition: 0, settings: settings)) { $0.people.encounter($1) }
+            }
+        case .messages(let settings):
+            cases.map {
+                $0.run(Messages(partition: 0, settings: settings)) { $0.people.message($1) }
+            }
+        case .updateRollout(let settings):
+            cases.map { $0.run(UpdateRollout(partition: 0, settings: settings)) { $0.update($1) } }
+        case .telemetryRollup(let settings):
+            cases.map {
+                $0.run(TelemetryRollup(partition: 0, settings: settings)) { $0.telemetry($1) }
+            }
         }
     }
 }
@@ -68,12 +88,23 @@ extension PipelineCase {
         }
         var differences: [PipelineCaseDifference] = []
         for expectation in expectations {
-            if P.self == TunnelHealth.self {
-                compare(expectation, tables, players, into: &differences)
-            } else {
-                compareConfiguration(
-                    expectation, of: players.device("\(expectation.entity)"), tables,
-                    from: P.tables[0].name, into: &differences)
+            switch expectation.entity {
+            case .account, .pair:
+                compareProximity(expectation, players.people, tables, into: &differences)
+            case .installation, .attempt, .release:
+                compareUpdates(expectation, tables, id: { players.device($0) }, into: &differences)
+            case .device, .frontEnd:
+                if P.self == TunnelHealth.self {
+                    compare(expectation, tables, players, into: &differences)
+                } else if P.self == TelemetryRollup.self {
+                    compareTelemetry(
+                        expectation, of: players.device("\(expectation.entity)"), tables,
+                        into: &differences)
+                } else {
+                    compareConfiguration(
+                        expectation, of: players.device("\(expectation.entity)"), tables,
+                        from: P.tables[0].name, into: &differences)
+                }
             }
         }
         return PipelineCaseResult(name: name, mark: mark, differences: differences)
@@ -92,6 +123,7 @@ extension PipelineCase {
         }
         let entity: String
         switch expectation.entity {
+        case .account, .pair, .installation, .attempt, .release: return
         case .frontEnd(let name): entity = name
         case .device(let name):
             let id = players.device(name)
@@ -121,6 +153,7 @@ extension PipelineCase {
 
 /// Gives the names of a case ids, and makes events of its records.
 private struct Players {
+    var people = PipelineCase.People()
     private var devices: [String: DeviceID] = [:]
     private var frontEnds: [String: (boot: UInt64, counter: UInt64)] = [:]
     private var versions: [DeviceID: Int64] = [:]
@@ -148,6 +181,14 @@ private struct Players {
         let change = said.event(device, after: changes[device])
         changes[device] = change
         return change
+    }
+
+    mutating func telemetry(_ record: PipelineCase.Record) -> TelemetryEvent? {
+        switch record.action {
+        case .sample(let said): said.event(meet(said.device), origin("front-end"), at: record.at)
+        case .logLine(let said): said.event(meet(said.device), origin("front-end"), at: record.at)
+        default: nil
+        }
     }
 
     mutating func event(_ record: PipelineCase.Record) -> HeartbeatsEvent? {
@@ -179,7 +220,12 @@ private struct Players {
                 Lifecycle(
                     device: device, kind: kind, version: versions[device] ?? 1,
                     expectedIntervalMilliseconds: interval))
-        case .change: return nil
+        case .change, .update, .sample, .logLine, .wave, .block, .encounter, .message: return nil
         }
+    }
+
+    mutating func update(_ record: PipelineCase.Record) -> UpdatesEvent? {
+        guard case .update(let said) = record.action else { return nil }
+        return said.event(origin("updates")) { meet($0) }
     }
 }

@@ -4,7 +4,7 @@ internal import Schemas
 /// What the tables would hold after the rows of a case, by the write modes of their schemas.
 struct CaseTables {
     /// Columns by name; a null is absent.
-    private typealias Row = [String: [UInt8]]
+    typealias Row = [String: [UInt8]]
 
     private var keyed: [String: [[UInt8]: Row]] = [:]
     private var appended: [String: [Row]] = [:]
@@ -12,8 +12,16 @@ struct CaseTables {
     /// tombstone is `nil`.
     private var bells: [String: String?] = [:]
 
+    /// How often the doorbell of an account rang, by its id.
+    private var doorbells: [String: Int] = [:]
+
+    func rings(of account: AccountID) -> Int { doorbells["\(account)"] ?? 0 }
+
     /// Applies what one commit would publish.
     mutating func apply(_ events: OutboxBuffer) {
+        for entry in events.entries where entry.topic == .pushes {
+            doorbells[events.bytes.span.extracting(entry.key).text, default: 0] += 1
+        }
         for entry in events.entries where entry.topic == .deviceConfigs {
             let value = events.bytes.span.extracting(entry.value)
             bells[events.bytes.span.extracting(entry.key).text] =
@@ -63,27 +71,33 @@ struct CaseTables {
                 row[column.name] = old?[column.name]
             }
             keyed[table.name, default: [:]][key] = row
+        case .delete:
+            keyed[table.name] = keyed[table.name]?.filter { _, old in
+                !table.key.allSatisfy {
+                    old[table.columns[$0].name] == row[table.columns[$0].name]
+                }
+            }
         }
     }
 
-    private func rows(_ table: String) -> [Row] { keyed[table].map { Array($0.values) } ?? [] }
+    func rows(_ table: String) -> [Row] { keyed[table].map { Array($0.values) } ?? [] }
 
-    private static func bytes(_ id: DeviceID) -> [UInt8] {
+    static func bytes(_ id: DeviceID) -> [UInt8] {
         var buffer = ByteBuffer()
         buffer.appendBigEndian(id.high)
         buffer.appendBigEndian(id.low)
         return buffer.bytes
     }
 
-    private static func text(_ bytes: [UInt8]?) -> String {
+    static func text(_ bytes: [UInt8]?) -> String {
         bytes.map { $0.span.text } ?? "null"
     }
 
-    private static func number(_ bytes: [UInt8]?) -> Int64 {
+    static func number(_ bytes: [UInt8]?) -> Int64 {
         (bytes ?? []).reduce(0) { $0 << 8 | Int64($1) }
     }
 
-    private static func time(_ bytes: [UInt8]?) -> EventTime {
+    static func time(_ bytes: [UInt8]?) -> EventTime {
         EventTime(postgresMicroseconds: number(bytes))
     }
 
@@ -138,6 +152,36 @@ struct CaseTables {
         return String(text[start...].prefix { $0.isNumber })
     }
 
+    /// The columns of a row, as cases write them: times in milliseconds of 1970, nulls as `none`.
+    ///
+    /// - Parameter matches: given a row's column, what stands in it.
+    func columns(
+        of table: TableSchema, where matches: ((String) -> [UInt8]?) -> Bool
+    ) -> [String: String]? {
+        guard let row = rows(table.name).first(where: { row in matches { row[$0] } }) else {
+            return nil
+        }
+        var result: [String: String] = [:]
+        for column in table.columns {
+            guard let bytes = row[column.name] else {
+                result[column.name] = "none"
+                continue
+            }
+            result[column.name] =
+                switch column.type {
+                case .int8, .int4: "\(Self.number(bytes))"
+                case .float8:
+                    "\(Double(bitPattern: bytes.reduce(0) { $0 << 8 | UInt64($1) }))"
+                case .bool: bytes == [1] ? "true" : "false"
+                case .timestamptz: "\(Self.time(bytes).milliseconds)"
+                case .uuid, .text, .jsonb, .bytea: Self.text(bytes)
+                }
+        }
+        return result
+    }
+
+    static func bytes(of id: DeviceID) -> [UInt8] { bytes(id) }
+
     /// The device's states that are over, in order.
     func endedStates(of device: DeviceID) -> [String] {
         let id = Self.bytes(device)
@@ -150,5 +194,40 @@ struct CaseTables {
     func openAlerts(on entity: String) -> [String] {
         rows("alerts").filter { Self.text($0["entity"]) == entity && $0["resolved_at"] == nil }
             .map { Self.text($0["kind"]) }.sorted()
+    }
+
+    /// One row of `telemetry_minutes`, as cases speak of it.
+    struct Minute {
+        var name: String
+        var start: EventTime
+        var samples: Int64
+        var late: Int64
+        var sum: Double
+        /// `nil` without samples.
+        var min, max, last: Double?
+    }
+
+    /// The device's rows of `telemetry_minutes`, oldest first.
+    func minutes(of device: DeviceID) -> [Minute] {
+        let id = Self.bytes(device)
+        func number(_ bytes: [UInt8]?) -> Double? {
+            bytes.map { Double(bitPattern: UInt64(bitPattern: Self.number($0))) }
+        }
+        return (appended["telemetry_minutes"] ?? []).filter { $0["device_id"] == id }.map { row in
+            Minute(
+                name: Self.text(row["name"]), start: Self.time(row["minute"]),
+                samples: Self.number(row["samples"]), late: Self.number(row["late"]),
+                sum: number(row["sum"]) ?? 0, min: number(row["min"]), max: number(row["max"]),
+                last: number(row["last"]))
+        }.sorted { ($0.start, $0.name) < ($1.start, $1.name) }
+    }
+
+    /// The device's lines of `agent_logs` as level, tag and message, in the order of their receipt.
+    func logLines(of device: DeviceID) -> [String] {
+        let id = Self.bytes(device)
+        return (appended["agent_logs"] ?? []).filter { $0["device_id"] == id }.map { row in
+            [row["level"], row["tag"], row["message"]].map(Self.text).filter { !$0.isEmpty }
+                .joined(separator: " ")
+        }
     }
 }

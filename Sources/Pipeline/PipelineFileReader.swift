@@ -215,13 +215,59 @@ struct PipelineFileReader {
         }
         switch kind {
         case .tunnelHealth: return .tunnelHealth(tunnelHealth(entry.value))
-        case .configHash, .configDelivery:
+        case .mutualWaves(var settings):
+            // A restart reads the waves again, and the log keeps them for a week.
+            settings.waveLife =
+                only("wave_ttl", entry.value, of: kind.name, 60_000...6 * 86_400_000)
+                ?? settings.waveLife
+            return .mutualWaves(settings)
+        case .encounters(var settings):
+            settings.window =
+                only("window", entry.value, of: kind.name, 1_000...12 * 3_600_000)
+                ?? settings.window
+            return .encounters(settings)
+        case .configHash, .configDelivery, .messages:
             // `config-hash:` alone is enough; there is nothing to set.
             if entry.value.content != .scalar("", isPlain: true) {
                 _ = self.fields(entry.value, of: kind.name, [])
             }
             return kind
+        case .updateRollout(var settings):
+            settings.unconfirmedAfter =
+                only(
+                    "unconfirmed_after", entry.value, of: kind.name, UpdateRolloutSettings.range)
+                ?? settings.unconfirmedAfter
+            return .updateRollout(settings)
+        case .telemetryRollup: return .telemetryRollup(telemetryRollup(entry.value))
         }
+    }
+
+    /// The one setting of a processor, a time; `nil`: not said, or not right.
+    private mutating func only(
+        _ name: String, _ node: YAMLNode, of processor: String, _ range: ClosedRange<Int64>
+    ) -> Int64? {
+        if node.content == .scalar("", isPlain: true) { return nil }
+        guard let entry = fields(node, of: processor, [name])?[name] else { return nil }
+        return duration(entry.value, of: name, range)
+    }
+
+    private mutating func telemetryRollup(_ node: YAMLNode) -> TelemetryRollupSettings {
+        var settings = TelemetryRollupSettings()
+        // `telemetry-rollup:` alone has the defaults.
+        if node.content == .scalar("", isPlain: true) { return settings }
+        let members = TelemetryRollupField.all
+        guard let fields = fields(node, of: "telemetry-rollup", members.map(\.name)) else {
+            return settings
+        }
+        for member in members {
+            guard let entry = fields[member.name] else { continue }
+            let value =
+                member.isTime
+                ? duration(entry.value, of: member.name, member.range)
+                : count(entry.value, of: member.name, member.range)
+            if let value { settings[keyPath: member.path] = value }
+        }
+        return settings
     }
 
     private mutating func tunnelHealth(_ node: YAMLNode) -> TunnelHealthSettings {
@@ -336,6 +382,9 @@ struct PipelineFileReader {
             fail(
                 entry.value.mark,
                 "tables lacks device_status: the history ends with it, and status is read from it")
+        }
+        if processor.topics.contains(.pushes), !tables.contains(.pushes) {
+            fail(entry.value.mark, "tables lacks pushes: the doorbells would ring for nothing")
         }
     }
 }

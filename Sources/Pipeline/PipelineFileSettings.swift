@@ -85,3 +85,46 @@ extension ProcessorSettings where Values == TunnelHealthSettings {
         self.init(settings, text: settings.canonical) { TunnelHealthSettings(canonical: $0) }
     }
 }
+
+/// A setting of `TelemetryRollup` as files write it.
+struct TelemetryRollupField: Sendable {
+    var name: String
+    var path: any (WritableKeyPath<TelemetryRollupSettings, Int64> & Sendable)
+    var isTime: Bool
+    var range: ClosedRange<Int64>
+
+    /// All of them, in the order of the canonical settings.
+    static let all: [TelemetryRollupField] = [
+        .init(name: "close_after", path: \.closeAfter, isTime: true, range: 0...1_800_000),
+        .init(name: "names_per_device", path: \.namesPerDevice, isTime: false, range: 1...10_000),
+        .init(name: "sums", path: \.sums, isTime: false, range: 100...10_000_000),
+    ]
+}
+
+extension TelemetryRollupSettings {
+    /// One `name milliseconds-or-count` a line, in a fixed order.
+    var canonical: String {
+        TelemetryRollupField.all.map { "\($0.name) \(self[keyPath: $0.path])\n" }.joined()
+    }
+
+    /// Reads what `canonical` wrote; a setting that the text does not have keeps its default.
+    /// - Returns: `nil` for a setting that this release does not know, or a value out of its range.
+    init?(canonical text: String) {
+        self.init()
+        for line in text.split(separator: "\n") {
+            let words = line.split(separator: " ")
+            guard words.count == 2, let value = Int64(words[1]),
+                let field = TelemetryRollupField.all.first(where: { $0.name == words[0] }),
+                field.range.contains(value)
+            else { return nil }
+            self[keyPath: field.path] = value
+        }
+    }
+}
+
+extension ProcessorSettings where Values == TelemetryRollupSettings {
+    /// The settings with their canonical text.
+    public init(_ settings: TelemetryRollupSettings) {
+        self.init(settings, text: settings.canonical) { TelemetryRollupSettings(canonical: $0) }
+    }
+}

@@ -7,11 +7,19 @@ extension PipelineFile {
         case tunnelHealth(TunnelHealthSettings)
         case configHash(ConfigHashSettings)
         case configDelivery(ConfigDeliverySettings)
+        case mutualWaves(MutualWavesSettings)
+        case encounters(EncountersSettings)
+        case messages(MessagesSettings)
+        case updateRollout(UpdateRolloutSettings)
+        case telemetryRollup(TelemetryRollupSettings)
 
         /// One of each, with the defaults; in the order in which they are told of.
         public static let all: [Kind] = [
             .tunnelHealth(TunnelHealthSettings()), .configHash(ConfigHashSettings()),
-            .configDelivery(ConfigDeliverySettings()),
+            .configDelivery(ConfigDeliverySettings()), .mutualWaves(MutualWavesSettings()),
+            .encounters(EncountersSettings()), .messages(MessagesSettings()),
+            .updateRollout(UpdateRolloutSettings()),
+            .telemetryRollup(TelemetryRollupSettings()),
         ]
 
         static let names = all.map(\.name)
@@ -22,6 +30,11 @@ extension PipelineFile {
             case .tunnelHealth: "tunnel-health"
             case .configHash: "config-hash"
             case .configDelivery: "config-delivery"
+            case .mutualWaves: "mutual-waves"
+            case .encounters: "encounters"
+            case .messages: "messages"
+            case .updateRollout: "update-rollout"
+            case .telemetryRollup: "telemetry-rollup"
             }
         }
 
@@ -31,6 +44,11 @@ extension PipelineFile {
             case .tunnelHealth: TunnelHealth.self
             case .configHash: ConfigHash.self
             case .configDelivery: ConfigDelivery.self
+            case .mutualWaves: MutualWaves.self
+            case .encounters: Encounters.self
+            case .messages: Messages.self
+            case .updateRollout: UpdateRollout.self
+            case .telemetryRollup: TelemetryRollup.self
             }
         }
 
@@ -46,15 +64,22 @@ extension PipelineFile {
             case .tunnelHealth: [.deviceStatus, .deviceStateHistory, .fleetMinutes, .alerts]
             case .configHash: [.configVersions]
             case .configDelivery: [.configDelivery]
+            case .mutualWaves: [.waves, .connections, .pushes]
+            case .encounters: [.encounterReports, .encounters]
+            case .messages: [.messages, .pushes]
+            case .updateRollout: [.installations, .updateAttempts, .rollout]
+            case .telemetryRollup: [.telemetryMinutes, .agentLogs]
             }
         }
 
         /// Time between commits where a file does not say it, in milliseconds: a bell does not wait
-        /// for others.
+        /// for others, and neither does a person.
         public var defaultCommitInterval: Int64 {
             switch self {
-            case .configHash: 0
-            case .tunnelHealth, .configDelivery: 200
+            case .configHash, .mutualWaves, .messages: 0
+            case .tunnelHealth, .configDelivery, .encounters, .updateRollout: 200
+            // Its rows come once a minute or are read by people: larger commits are cheaper.
+            case .telemetryRollup: 500
             }
         }
 
@@ -64,6 +89,11 @@ extension PipelineFile {
             case .tunnelHealth(let settings): ProcessorSettings(settings).revision
             case .configHash(let settings): ProcessorSettings(settings).revision
             case .configDelivery(let settings): ProcessorSettings(settings).revision
+            case .mutualWaves(let settings): ProcessorSettings(settings).revision
+            case .encounters(let settings): ProcessorSettings(settings).revision
+            case .messages(let settings): ProcessorSettings(settings).revision
+            case .updateRollout(let settings): ProcessorSettings(settings).revision
+            case .telemetryRollup(let settings): ProcessorSettings(settings).revision
             }
         }
     }
@@ -113,13 +143,21 @@ public enum PipelineTable: String, CaseIterable, Sendable {
     case alerts
     case configVersions = "config_versions"
     case configDelivery = "config_delivery"
+    case waves, connections, pushes, encounters, messages
+    case encounterReports = "encounter_reports"
+    case installations
+    case updateAttempts = "update_attempts"
+    case rollout
+    case telemetryMinutes = "telemetry_minutes"
+    case agentLogs = "agent_logs"
 
-    /// What is behind the name: two of them are views.
+    /// What is behind the name: three of them are views.
     public var storedName: String {
         switch self {
         case .deviceStateHistory: "device_state_ended"
         case .fleetMinutes: "fleet_minutes_by_partition"
-        case .deviceStatus, .alerts, .configVersions, .configDelivery: rawValue
+        case .rollout: "rollout_by_partition"
+        default: rawValue
         }
     }
 }
@@ -136,4 +174,61 @@ extension ProcessorSettings where Values == ConfigDeliverySettings {
     public init(_ settings: ConfigDeliverySettings) {
         self.init(settings, text: "") { $0.isEmpty ? ConfigDeliverySettings() : nil }
     }
+}
+
+extension ProcessorSettings where Values == MutualWavesSettings {
+    /// The settings with their text: the life of a wave in milliseconds.
+    public init(_ settings: MutualWavesSettings) {
+        self.init(settings, text: "wave_ttl \(settings.waveLife)\n") { text in
+            guard let value = value(of: "wave_ttl", in: text) else { return nil }
+            var settings = MutualWavesSettings()
+            settings.waveLife = value
+            return settings
+        }
+    }
+}
+
+extension ProcessorSettings where Values == EncountersSettings {
+    /// The settings with their text: the window in milliseconds.
+    public init(_ settings: EncountersSettings) {
+        self.init(settings, text: "window \(settings.window)\n") { text in
+            guard let value = value(of: "window", in: text) else { return nil }
+            var settings = EncountersSettings()
+            settings.window = value
+            return settings
+        }
+    }
+}
+
+extension ProcessorSettings where Values == MessagesSettings {
+    /// There is nothing to write down.
+    public init(_ settings: MessagesSettings) {
+        self.init(settings, text: "") { $0.isEmpty ? MessagesSettings() : nil }
+    }
+}
+
+/// The number of a text of one line, `name number`; `nil` for another text, or none above zero.
+private func value(of name: String, in text: String) -> Int64? {
+    let words = text.split(whereSeparator: { $0 == " " || $0 == "\n" })
+    guard words.count == 2, words[0] == name, let value = Int64(words[1]), value > 0 else {
+        return nil
+    }
+    return value
+}
+
+extension ProcessorSettings where Values == UpdateRolloutSettings {
+    /// The settings with their text: the silence in milliseconds.
+    public init(_ settings: UpdateRolloutSettings) {
+        self.init(settings, text: "unconfirmed_after \(settings.unconfirmedAfter)\n") { text in
+            guard let value = value(of: "unconfirmed_after", in: text) else { return nil }
+            var settings = UpdateRolloutSettings()
+            settings.unconfirmedAfter = value
+            return settings
+        }
+    }
+}
+
+extension UpdateRolloutSettings {
+    /// Of `unconfirmedAfter`, in milliseconds.
+    static let range: ClosedRange<Int64> = 60_000...7 * 86_400_000
 }

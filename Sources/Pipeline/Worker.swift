@@ -88,6 +88,11 @@ public struct Worker<
     )
     @specialized(
         where
+            Consumer == EmbeddedConsumer, Producer == EmbeddedProducer, Store == PostgresSink,
+            P == MutualWaves
+    )
+    @specialized(
+        where
             Consumer == KafkaLogConsumer, Producer == KafkaLogProducer, Store == PostgresSink,
             P == TunnelHealth
     )
@@ -95,6 +100,11 @@ public struct Worker<
         where
             Consumer == KafkaLogConsumer, Producer == KafkaLogProducer, Store == PostgresSink,
             P == ConfigDelivery
+    )
+    @specialized(
+        where
+            Consumer == KafkaLogConsumer, Producer == KafkaLogProducer, Store == PostgresSink,
+            P == MutualWaves
     )
     public mutating func step(now: Int64) -> Int64 {
         self.now = max(now, self.now)

@@ -197,11 +197,13 @@ struct WorkerPartition<P: Processor>: Sendable {
         // Whoever takes a revoked partition over starts from the snapshot, not from half a minute of log.
         if isOld || commit.settings != nil || isRevoked || position == committedOffset {
             var bytes = ByteBuffer()
+            let offset = P.restsOnRecentRecords ? min(processor.replayOffset, position) : position
             Snapshot.seal(
-                pipeline: worker.pipeline, offset: position, sequence: effects.nextSequence,
+                pipeline: worker.pipeline, offset: offset, sequence: effects.nextSequence,
                 settings: settings.text, into: &bytes
             ) { processor.snapshot(into: &$0) }
             commit.snapshot = bytes
+            commit.snapshotOffset = offset
             lastSnapshot = now
         }
         lastCommit = now

@@ -243,7 +243,9 @@ extension Worker {
             throw RestoreFault.damaged(.state("it is newer than the stored offset"))
         }
         // A start after the snapshot: an operator accepted the gap.
-        let position = max(snapshot.offset, min(claim.startOffset, claim.nextOffset))
+        var position = max(snapshot.offset, min(claim.startOffset, claim.nextOffset))
+        // What retention has taken of recent records is older than what the state could rest on.
+        if P.restsOnRecentRecords { position = max(position, range.earliest) }
         guard position >= range.earliest || position == claim.nextOffset else {
             throw RestoreFault.logBeginsLater(position, range, settings.pipeline, place)
         }

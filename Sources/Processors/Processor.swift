@@ -24,8 +24,16 @@ public protocol Processor: Sendable {
     init(
         restoring snapshot: Span<UInt8>, partition: Int32, settings: Settings) throws(SnapshotError)
 
-    /// Appends the complete state.
+    /// Appends the complete state, or what `replayOffset` says.
     func snapshot(into bytes: inout ByteBuffer)
+
+    /// Whether the state follows from the latest records alone, so that a restart applies those again
+    /// instead of loading a copy of it: for states that are large and short-lived.
+    static var restsOnRecentRecords: Bool { get }
+
+    /// The first offset that the state still rests on; with `restsOnRecentRecords` the snapshot is of
+    /// the state before this record. Never decreases.
+    var replayOffset: Int64 { get }
 
     mutating func apply(_ event: Event, at place: RecordPlace, into effects: inout Effects)
 
@@ -46,6 +54,10 @@ public protocol Processor: Sendable {
 extension Processor {
     /// Topics other than `heartbeats` have no beacons.
     @inlinable public static func isBeacon(_ event: Event) -> Bool { false }
+
+    @inlinable public static var restsOnRecentRecords: Bool { false }
+
+    @inlinable public var replayOffset: Int64 { 0 }
 }
 
 extension Processor where Event == HeartbeatsEvent {
@@ -63,6 +75,9 @@ public protocol EventDecoder: AnyObject {
 
 extension HeartbeatsDecoder: EventDecoder {}
 extension ConfigChangesDecoder: EventDecoder {}
+extension WavesDecoder: EventDecoder {}
+extension EncountersDecoder: EventDecoder {}
+extension MessagesDecoder: EventDecoder {}
 
 public enum SnapshotError: Error, Hashable, Sendable {
     case unknownVersion(UInt32)

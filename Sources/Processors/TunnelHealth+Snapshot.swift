@@ -3,7 +3,7 @@ internal import Schemas
 
 extension TunnelHealth {
     private static let snapshotVersion: UInt32 = 2
-    /// Without `boot` and `counter`.
+    /// Without `boot` and `counter` of devices, and with less of front-ends.
     private static let olderVersion: UInt32 = 1
 
     /// Devices in the order in which they were first heard of, so equal states have equal bytes.
@@ -63,6 +63,7 @@ extension TunnelHealth {
         restoring snapshot: Span<UInt8>, partition: Int32, settings: TunnelHealthSettings
     ) throws(SnapshotError) {
         self.init(partition: partition, settings: settings)
+        mustReview = true
         var reader = ByteReader(snapshot)
         guard let version = reader.littleEndian(UInt32.self) else { throw .damaged }
         guard version == Self.snapshotVersion || version == Self.olderVersion else {
@@ -70,7 +71,8 @@ extension TunnelHealth {
         }
         guard
             let watched = WatchedTime(
-                reading: &reader, of: snapshot, silence: settings.frontEndSilence,
+                reading: &reader, of: snapshot, isOlder: version == Self.olderVersion,
+                silence: settings.frontEndSilence,
                 expulsion: settings.frontEndExpulsion),
             let minute = reader.littleEndian(Int64.self),
             let repeats = reader.littleEndian(Int64.self),

@@ -30,6 +30,10 @@ public struct TunnelHealth: Processor {
     /// Heartbeats that were repeated or came after a newer one.
     public internal(set) var repeats: Int64 = 0
 
+    /// Settings are new, or the state was just restored: the next beacon looks at who is offline by
+    /// them. Needs no place in a snapshot, because a look changes nothing that a look has left.
+    var mustReview = false
+
     // Marks that wait for `drain`; never in a snapshot.
     var marks: ContiguousArray<Mark> = []
     var markTexts = ByteBuffer()
@@ -67,6 +71,7 @@ public struct TunnelHealth: Processor {
         self.settings = settings
         watched = watched.with(
             silence: settings.frontEndSilence, expulsion: settings.frontEndExpulsion)
+        mustReview = true
         // Deadlines may have come nearer: file every device anew.
         wheel = TimerWheel()
         for slot in 0..<devices.count {
@@ -90,7 +95,7 @@ public struct TunnelHealth: Processor {
     private mutating func apply(
         _ heartbeat: Heartbeat, at place: RecordPlace, into effects: inout Effects
     ) {
-        let location = watched.locate(boot: heartbeat.origin.boot, stamp: place.timestamp)
+        let location = watched.locate(heartbeat.origin, stamp: place.timestamp)
         let (index, isNew) = devices.slot(of: heartbeat.device)
         var slot = devices[index]
         let seen = location.time.milliseconds
@@ -274,10 +279,11 @@ public struct TunnelHealth: Processor {
         case .removed: slot.bits.insert(.removed)
         }
         let time = place.timestamp
+        // Provisioned again, it stays offline, unless its own interval now allows it that silence.
         let (state, reason) = state(
             of: slot,
-            isSilent: slot.state == .offline
-                && lifecycle.kind == .provisioned)
+            isSilent: slot.state == .offline && lifecycle.kind == .provisioned
+                && isSilent(slot))
         if isNew {
             begin(&slot, state, reason, at: time)
             counts[Int(state.rawValue)] += 1
@@ -296,7 +302,8 @@ public struct TunnelHealth: Processor {
         let before = watched.now
         watched.advance(beacon, stamp: place.timestamp, into: &clockChanges)
         if watched.now > before { fireTimers(from: before, origin: place.offset, into: &effects) }
-        let time = watched.locate(boot: beacon.origin.boot, stamp: place.timestamp).time
+        let time = watched.locate(beacon.origin, stamp: place.timestamp).time
+        if mustReview { review(at: time, origin: place.offset, into: &effects) }
         for change in clockChanges { alert(change, at: time, origin: place.offset, into: &effects) }
         countMinute(time, origin: place.offset, into: &effects)
     }
@@ -315,10 +322,35 @@ public struct TunnelHealth: Processor {
         default: break
         }
         guard slot.lastSeen != 0 else { return nil }
-        let threshold =
-            slot.expectedInterval == 0
+        return max(slot.position, watched.reopened) + threshold(slot)
+    }
+
+    private func threshold(_ slot: DeviceSlot) -> Int64 {
+        slot.expectedInterval == 0
             ? settings.offlineAfter : settings.missedIntervals * Int64(slot.expectedInterval)
-        return max(slot.position, watched.reopened) + threshold
+    }
+
+    /// Whether an offline device has been silent for as long as the settings ask. It had been when it
+    /// was declared offline, and silence only grows: so this is false only under other settings.
+    private func isSilent(_ slot: DeviceSlot) -> Bool {
+        watched.now - slot.position >= threshold(slot)
+    }
+
+    /// After a change of settings: whoever is offline and would not be by these is what it was before,
+    /// and its alert resolves. Those that hold stay open as they are.
+    private mutating func review(
+        at time: EventTime, origin: Int64, into effects: inout Effects
+    ) {
+        mustReview = false
+        for index in 0..<devices.count {
+            guard devices[index].state == .offline, !isSilent(devices[index]) else { continue }
+            var slot = devices[index]
+            let (state, reason) = state(of: slot, isSilent: false)
+            transition(
+                &slot, to: state, reason, at: time, origin: origin, isOrdered: true, into: &effects)
+            mark(&slot, index, origin: origin, text: InlineText())
+            store(slot, at: index)
+        }
     }
 
     /// The first moment at which fewer than two transitions lie within the window.
@@ -456,7 +488,7 @@ public struct TunnelHealth: Processor {
 
     private mutating func transition(
         _ slot: inout DeviceSlot, to state: DeviceState, _ reason: StateReason, at time: EventTime,
-        origin: Int64, into effects: inout Effects
+        origin: Int64, isOrdered: Bool = false, into effects: inout Effects
     ) {
         // Two front-ends' clocks may differ a little; intervals still tile the time axis.
         let time = max(time, EventTime(milliseconds: slot.since))
@@ -467,13 +499,14 @@ public struct TunnelHealth: Processor {
         let old = slot.state
         slot.transitions += 1
         begin(&slot, state, reason, at: time)
-        if Self.counts(old), Self.counts(state) {
+        if !isOrdered, Self.counts(old), Self.counts(state) {
             noteFlapping(&slot, at: time, origin: origin, into: &effects)
         }
         openStateAlert(&slot, origin: origin, into: &effects)
     }
 
-    /// What an operator did, and the first judgement of a device, are no flapping.
+    /// What an operator did (to the device or, `isOrdered`, to the settings), and the first judgement
+    /// of a device, are no flapping.
     private static func counts(_ state: DeviceState) -> Bool {
         state != .suspended && state != .unknown && state != .removed
     }

@@ -1,4 +1,5 @@
 public import Bytes
+internal import Crypto
 internal import JSON
 
 /// By what means two devices found each other (client's `DistanceTier`).
@@ -46,6 +47,25 @@ public struct Encounter: Sendable, Equatable {
         self.tier = tier
         self.engine = engine
         self.cell = cell
+    }
+}
+
+extension EncounterID {
+    /// The mutual encounter of two reports: a UUID of version 8 from the SHA-256 of the pair and both
+    /// ids (RFC 9562, section 5.8). Never change how it is made: rows keep it.
+    /// - Parameters:
+    ///   - first: the report of the account whose id comes first.
+    ///   - second: the other's.
+    public init(of pair: AccountPair, _ first: EncounterID, _ second: EncounterID) {
+        var text = ByteBuffer()
+        text.append("encounter:")
+        text.append(pair)
+        for id in [first, second] {
+            text.append(UInt8(ascii: ":"))
+            text.append(id)
+        }
+        let (high, low) = SHA256.hash(text.span).uuid
+        self.init(high: high, low: low)
     }
 }
 

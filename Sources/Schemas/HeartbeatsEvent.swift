@@ -101,16 +101,20 @@ public struct Beacon: Sendable, Equatable {
     public var isLossy: Bool
     /// The last beacon of an orderly shutdown: nothing more comes of this boot.
     public var isLeaving: Bool
+    /// The log had not answered for a while when it was written: it comes to the log in one burst
+    /// with others, and its progress measures nobody else's silence.
+    public var isBehind: Bool
 
     public init(
         frontEnd: InlineText, origin: EventOrigin, monotonicMilliseconds: Int64,
-        isLossy: Bool = false, isLeaving: Bool = false
+        isLossy: Bool = false, isLeaving: Bool = false, isBehind: Bool = false
     ) {
         self.frontEnd = frontEnd
         self.origin = origin
         self.monotonicMilliseconds = monotonicMilliseconds
         self.isLossy = isLossy
         self.isLeaving = isLeaving
+        self.isBehind = isBehind
     }
 }
 
@@ -201,6 +205,7 @@ extension ByteBuffer {
         append(decimal: beacon.monotonicMilliseconds)
         append(beacon.isLossy ? ",\"lossy\":true" : ",\"lossy\":false")
         if beacon.isLeaving { append(",\"leaving\":true") }
+        if beacon.isBehind { append(",\"behind\":true") }
         append(UInt8(ascii: "}"))
     }
 
@@ -277,13 +282,14 @@ public final class HeartbeatsDecoder {
     private static let fields = JSONFields([
         "v", "type", "id", "device_id", "status", "tunnel_up", "last_handshake", "state",
         "config_version", "flags", "front_end", "monotonic_ms", "lossy", "leaving", "version",
-        "expected_interval_ms",
+        "expected_interval_ms", "behind",
     ])
 
     private enum Field {
         static let v = 0, type = 1, id = 2, deviceID = 3, status = 4, tunnelUp = 5
         static let lastHandshake = 6, state = 7, configVersion = 8, flags = 9, frontEnd = 10
         static let monotonic = 11, lossy = 12, leaving = 13, version = 14, expectedInterval = 15
+        static let behind = 16
     }
 
     public init() { parser = JSONParser(Self.fields, maximumBytes: 1 << 20) }
@@ -351,7 +357,8 @@ public final class HeartbeatsDecoder {
                 Beacon(
                     frontEnd: frontEnd, origin: origin, monotonicMilliseconds: monotonic,
                     isLossy: parser.bool(Field.lossy) ?? false,
-                    isLeaving: parser.bool(Field.leaving) ?? false)))
+                    isLeaving: parser.bool(Field.leaving) ?? false,
+                    isBehind: parser.bool(Field.behind) ?? false)))
     }
 
     private static func lifecycle(

@@ -3,7 +3,7 @@ public import Bytes
 /// A table that a pipeline writes: its columns in the order rows are encoded.
 public struct TableSchema: Hashable, Sendable {
     public enum ColumnType: String, Sendable {
-        case uuid, timestamptz, int8, int4, bool, text, jsonb, bytea
+        case uuid, timestamptz, int8, int4, float8, bool, text, jsonb, bytea
     }
 
     public struct Column: Hashable, Sendable {
@@ -11,11 +11,70 @@ public struct TableSchema: Hashable, Sendable {
         public var type: ColumnType
         /// An upsert keeps the stored value where the new one is null.
         public var keepsOldWhenNull: Bool
+        /// `false`: the table has no such column; the value is there for the guard alone.
+        public var isStored: Bool
 
-        public init(_ name: String, _ type: ColumnType, keepsOldWhenNull: Bool = false) {
+        public init(
+            _ name: String, _ type: ColumnType, keepsOldWhenNull: Bool = false,
+            isStored: Bool = true
+        ) {
             self.name = name
             self.type = type
             self.keepsOldWhenNull = keepsOldWhenNull
+            self.isStored = isStored
+        }
+    }
+
+    /// What must hold of other tables for a row to be written, judged by the database in the
+    /// transaction that writes it. A row for which it does not hold is left out: that is not an error,
+    /// and no dead letter.
+    public struct Guard: Hashable, Sendable {
+        /// A row of another table that must be there. It is locked (`FOR KEY SHARE`) until the commit,
+        /// so that whoever deletes it waits, or was first: a foreign key never fails.
+        public struct Requirement: Hashable, Sendable {
+            public var table: String
+            /// The column of `table` that finds the row; unique there.
+            public var key: String
+            /// Indexes of this table's columns whose values, each, must be found. Never null.
+            public var columns: [Int]
+
+            public init(_ table: String, _ key: String, columns: [Int]) {
+                self.table = table
+                self.key = key
+                self.columns = columns
+            }
+        }
+
+        /// A row of another table that must not be there.
+        public struct Exclusion: Hashable, Sendable {
+            public struct Match: Hashable, Sendable {
+                /// Of the other table.
+                public var name: String
+                /// Index of this table's column that has the same value.
+                public var column: Int
+
+                public init(_ name: String, _ column: Int) {
+                    self.name = name
+                    self.column = column
+                }
+            }
+
+            public var table: String
+            /// What makes it the row: all of these.
+            public var matches: [Match]
+
+            public init(_ table: String, _ matches: [Match]) {
+                self.table = table
+                self.matches = matches
+            }
+        }
+
+        public var requirements: [Requirement]
+        public var exclusions: [Exclusion]
+
+        public init(_ requirements: [Requirement], unless exclusions: [Exclusion] = []) {
+            self.requirements = requirements
+            self.exclusions = exclusions
         }
     }
 
@@ -29,6 +88,8 @@ public struct TableSchema: Hashable, Sendable {
         case insertNew
         /// The old row takes the values of the columns outside the key; without one nothing happens.
         case update
+        /// Old rows with the key go. All columns are of the key, which need not be unique.
+        case delete
     }
 
     /// The name in schema `heartline`.
@@ -37,12 +98,17 @@ public struct TableSchema: Hashable, Sendable {
     /// Indexes of the key's columns; empty for `append`.
     public var key: [Int]
     public var mode: WriteMode
+    /// `nil`: every row is written.
+    public var onlyIf: Guard?
 
-    public init(_ name: String, _ columns: [Column], key: [Int], mode: WriteMode) {
+    public init(
+        _ name: String, _ columns: [Column], key: [Int], mode: WriteMode, onlyIf: Guard? = nil
+    ) {
         self.name = name
         self.columns = columns
         self.key = key
         self.mode = mode
+        self.onlyIf = onlyIf
     }
 }
 
@@ -65,6 +131,8 @@ public struct RowBuffer: Sendable {
     public var count: Int { starts.count }
     public var isEmpty: Bool { starts.isEmpty }
 
+    mutating func reserveBytes(_ count: Int) { bytes.reserveCapacity(count) }
+
     /// Forgets the rows. A storm's memory is not kept for the calm after it: capacity above 1 MiB is
     /// given back.
     public mutating func removeAll() {
@@ -85,10 +153,22 @@ public struct RowBuffer: Sendable {
 
     public mutating func putNull() { bytes.appendBigEndian(Int32(-1)) }
 
-    public mutating func put(_ id: DeviceID) {
+    public mutating func put(_ id: DeviceID) { putUUID(id.high, id.low) }
+
+    public mutating func put(_ id: AccountID) { putUUID(id.high, id.low) }
+
+    public mutating func put(_ id: ConnectionID) { putUUID(id.high, id.low) }
+
+    public mutating func put(_ id: EncounterID) { putUUID(id.high, id.low) }
+
+    public mutating func put(_ id: MessageID) { putUUID(id.high, id.low) }
+
+    public mutating func put(_ id: PushID) { putUUID(id.high, id.low) }
+
+    private mutating func putUUID(_ high: UInt64, _ low: UInt64) {
         bytes.appendBigEndian(Int32(16))
-        bytes.appendBigEndian(id.high)
-        bytes.appendBigEndian(id.low)
+        bytes.appendBigEndian(high)
+        bytes.appendBigEndian(low)
     }
 
     public mutating func put(_ time: EventTime?) {
@@ -105,6 +185,12 @@ public struct RowBuffer: Sendable {
     public mutating func put(int4 value: Int32) {
         bytes.appendBigEndian(Int32(4))
         bytes.appendBigEndian(value)
+    }
+
+    /// - Parameter value: any number, infinite ones included.
+    public mutating func put(float8 value: Double) {
+        bytes.appendBigEndian(Int32(8))
+        bytes.appendBigEndian(value.bitPattern)
     }
 
     public mutating func put(_ value: Bool?) {

@@ -17,8 +17,10 @@ public struct PartitionCommit: Sendable {
     public var outbox = OutboxBuffer()
     /// The sequence that the partition's next event gets.
     public var outboxSequence: Int64 = 0
-    /// The complete state as of `nextOffset`, sealed.
+    /// The complete state as of `snapshotOffset`, sealed.
     public var snapshot: ByteBuffer?
+    /// The first offset that a restart from the snapshot applies again: `nextOffset` or before it.
+    public var snapshotOffset: Int64 = 0
     /// Stored when settings take effect: their revision and the first offset judged by them.
     public var settings: (revision: String, offset: Int64)?
 

@@ -33,7 +33,11 @@ extension PostgresSession {
         _ commit: PartitionCommit, of partition: Int32, _ connection: PostgresConnection
     ) -> StoreReply.Outcome {
         isInDoubt = false
-        let rows = commit.rows.map { $0.sortedByKey() }
+        let rows = commit.rows.map { buffer in
+            var sorted = buffer
+            sorted.sortByKey()
+            return sorted
+        }
         let isLarge =
             rows.contains {
                 $0.count > settings.copyRows || $0.bytes.count > settings.copyBytes
@@ -313,7 +317,7 @@ extension PostgresSession {
     ) -> PostgresParameters {
         var parameters = snapshotKey(partition)
         parameters.append(int4: number)
-        parameters.append(int8: commit.nextOffset)
+        parameters.append(int8: commit.snapshotOffset)
         parameters.append(bytea: snapshot.span.extracting(range))
         return parameters
     }

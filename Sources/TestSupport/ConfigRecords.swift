@@ -1,6 +1,7 @@
 internal import Bytes
 internal import Crypto
 internal import Schemas
+public import Simulation
 
 /// Seeded records about configurations: what a registry, an outbox that repeats itself, and front-ends
 /// that lag would write.

@@ -16,6 +16,9 @@ public final class HTTPTestServer: Sendable {
         case status(Int, String)
         /// Written as it is; the connection is closed after it.
         case raw(String)
+        /// Writes as it will, from the connection's thread, which it may hold; what it is handed tells
+        /// whether the client took the bytes. The connection is closed after it.
+        case script(@Sendable (_ write: (ByteBuffer) -> Bool) -> Void)
         /// No answer until the server ends.
         case never
         case close
@@ -121,6 +124,9 @@ public final class HTTPTestServer: Sendable {
             case .raw(let text):
                 write(connection, text)
                 return
+            case .script(let script):
+                script { write(connection, $0.bytes) }
+                return
             case .close: return
             case .never:
                 // Ends when `stop` shuts the connection down, or the client closes it.
@@ -159,15 +165,20 @@ public final class HTTPTestServer: Sendable {
     }
 
     private func write(_ connection: Int32, _ text: String) {
-        let bytes = Array(text.utf8)
+        _ = write(connection, Array(text.utf8))
+    }
+
+    /// - Returns: whether all of it was taken.
+    private func write(_ connection: Int32, _ bytes: [UInt8]) -> Bool {
         var sent = 0
         while sent < bytes.count {
             let count = unsafe bytes[sent...].withUnsafeBytes {
                 unsafe send(connection, $0.baseAddress, $0.count, Int32(MSG_NOSIGNAL))
             }
-            guard count > 0 else { return }
+            guard count > 0 else { return false }
             sent += count
         }
+        return true
     }
 }
 

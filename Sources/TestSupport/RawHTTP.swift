@@ -14,6 +14,8 @@ public struct RawResponse: Sendable {
 
 public struct RawHTTPError: Error, CustomStringConvertible {
     public var description: String
+
+    public init(description: String) { self.description = description }
 }
 
 /// A client that sends just the bytes it is given: for requests that no library would make.
@@ -24,9 +26,13 @@ public struct RawHTTPError: Error, CustomStringConvertible {
     private var input: [UInt8] = []
 
     /// - Parameter host: an IPv4 address.
-    public init(host: String, port: UInt16) throws {
+    /// - Parameter receiveBuffer: what the system keeps of what was not read yet, in bytes, about.
+    public init(host: String, port: UInt16, receiveBuffer: Int32? = nil) throws {
         descriptor = socket(AF_INET, Int32(SOCK_STREAM.rawValue), 0)
         guard descriptor >= 0 else { throw RawHTTPError(description: "no socket") }
+        if var receiveBuffer {
+            unsafe setsockopt(descriptor, SOL_SOCKET, SO_RCVBUF, &receiveBuffer, 4)
+        }
         var address = sockaddr_in()
         address.sin_family = sa_family_t(AF_INET)
         address.sin_port = port.bigEndian
@@ -114,6 +120,13 @@ public struct RawHTTPError: Error, CustomStringConvertible {
         if !input.isEmpty { return true }
         var item = pollfd(fd: descriptor, events: Int16(POLLIN), revents: 0)
         return unsafe poll(&item, 1, Int32(clamping: milliseconds)) > 0
+    }
+
+    /// Reads so many bytes, behind an answer's.
+    public func read(_ count: Int, until deadline: Int64) throws -> [UInt8] {
+        while input.count < count { try receive(until: deadline) }
+        defer { input.removeFirst(count) }
+        return Array(input.prefix(count))
     }
 
     private func headEnd() -> Int? {

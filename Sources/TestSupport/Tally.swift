@@ -1,6 +1,7 @@
 public import Bytes
 public import Processors
 public import Schemas
+public import Simulation
 
 /// A small processor for tests of the runtime: it uses every way to have an effect, and its state
 /// shows whether each record was applied exactly once and in order.

@@ -1,5 +1,6 @@
 internal import Bytes
 internal import Schemas
+public import Simulation
 
 /// Seeded records of topic `heartbeats`: a small fleet that also fails, behind two front-ends.
 public struct TunnelHealthRecords {

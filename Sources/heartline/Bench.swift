@@ -8,9 +8,9 @@ enum Bench {
         name: "bench", summary: "measure this build on this machine",
         details: """
             Without a name all measurements are made; with names only those: processor, worker,
-            changes, restart, provision, rollout, coldstart, kafka. Those with agents run them as a
-            process of their own. Without --brokers kafka is measured on librdkafka's mock cluster,
-            in a process of its own. Times are CPU time of this process where nothing else is said
+            changes, restart, waves, telemetry, provision, rollout, coldstart, return, updates, kafka.
+            Those with agents run them as a process of their own. Without --brokers kafka is measured
+            on librdkafka's mock cluster, in a process of its own. Times are CPU time of this process where nothing else is said
             (PostgreSQL is another process). The machine should be idle.
             """,
         operands: Operands(
@@ -19,11 +19,15 @@ enum Bench {
             .integer(
                 "devices", 1_000...10_000_000, default: 1_000_000, "devices of the largest runs"),
             .integer(
+                "edges", 10_000...100_000_000, default: 10_000_000,
+                "live waves of the largest run of waves, of a tenth as many people"),
+            .integer(
                 "agents", 100...1_000_000, default: 100_000,
-                "agents of rollout and coldstart, five times those of provision"),
+                "agents of rollout, coldstart and return, five times those of provision"),
             .integer(
                 "heartbeats", 10...1_000_000, default: 33_000,
                 "a second, wanted of coldstart's agents"),
+            .integer("streams", 1...20_000, default: 1_000, "streams of updates at once"),
             .integer(
                 "kafka-devices", 1_000...10_000_000, default: 100_000,
                 "devices of the runs on Kafka"),
@@ -33,10 +37,14 @@ enum Bench {
             try BenchCluster.feed(arguments)
             return .done
         }
+        if arguments.operands == [streamReader] {
+            try readStreams(arguments.integer("streams"))
+            return .done
+        }
         Log.configure(minimum: .warning, format: .text)
         let all = [
-            "processor", "worker", "changes", "restart", "provision", "rollout", "coldstart",
-            "kafka",
+            "processor", "worker", "changes", "restart", "waves", "telemetry", "provision",
+            "rollout", "coldstart", "return", "updates", "kafka",
         ]
         let agents = arguments.integer("agents")
         let names = arguments.operands.isEmpty ? all : arguments.operands
@@ -51,11 +59,18 @@ enum Bench {
             }
             try worker(devices, names)
         }
+        if names.contains("waves") {
+            let edges = arguments.integer("edges")
+            try BenchWaves.run(accounts: edges / 10, edges: edges, waves: edges / 50)
+        }
+        if names.contains("telemetry") { try telemetry() }
         if names.contains("provision") { try provision(max(100, agents / 5)) }
         if names.contains("rollout") { try rollout(agents) }
         if names.contains("coldstart") {
             try coldstart(agents, heartbeatsPerSecond: arguments.integer("heartbeats"))
         }
+        if names.contains("return") { try comeBack(agents) }
+        if names.contains("updates") { try updates(arguments.integer("streams")) }
         if names.contains("kafka") { try BenchKafka.run(arguments) }
         return .done
     }

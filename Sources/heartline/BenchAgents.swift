@@ -67,7 +67,7 @@ final class BenchAgents {
     // MARK: - The front-end
 
     /// Starts it with nothing in memory; always on the same port.
-    func startFrontEnd() throws {
+    func startFrontEnd(updates: ((_ directory: String) -> UpdateSettings)? = nil) throws {
         let cores = ProcessInfo.processInfo.activeProcessorCount
         var settings = FrontEndSettings(
             server: try ServerConfiguration(
@@ -77,6 +77,7 @@ final class BenchAgents {
         settings.salt = Array(Self.salt.utf8)
         // All the agents have one address.
         settings.provisioning.limit = nil
+        settings.updates = updates?("\(directory)/updates")
         let started = try FrontEnd(
             log: log, databaseURL: database.url, settings: settings)
         port = started.boundAddress.port

@@ -7,6 +7,7 @@ protocol RunningFrontEnd: Sendable {
     @discardableResult func stop() -> Bool
     func url(isSecure: Bool) -> String
     var adminURL: String { get }
+    var updateURL: String? { get }
 }
 
 extension FrontEnd: RunningFrontEnd {
@@ -14,6 +15,9 @@ extension FrontEnd: RunningFrontEnd {
     func url(isSecure: Bool) -> String { Self.url(boundAddress, isSecure: isSecure) }
     /// Where operators look.
     var adminURL: String { adminAddress.map { Self.url($0, isSecure: false) } ?? "" }
+
+    /// Where apps ask for updates, if that is a listener of its own.
+    var updateURL: String? { updateAddress.map { Self.url($0, isSecure: false) } }
 
     private static func url(_ address: (host: String, port: UInt16), isSecure: Bool) -> String {
         listenerURL(address, isSecure: isSecure)

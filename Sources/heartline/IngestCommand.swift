@@ -12,7 +12,8 @@ enum IngestCommand {
         options: [
             InstanceOptions.data, requiredDatabase, InstanceOptions.partitions,
             InstanceOptions.retention, InstanceOptions.spool,
-        ] + LogAccess.options + InstanceOptions.frontEnd + InstanceOptions.logging
+        ] + LogAccess.options + InstanceOptions.frontEnd + UpdateOptions.all
+            + InstanceOptions.logging
     ) { arguments in
         Signals.hold()
         InstanceOptions.configureLog(arguments)
@@ -25,6 +26,7 @@ enum IngestCommand {
                 heartline \(Version.current) takes heartbeats and provisions agents.
                   heartbeats  POST \(instance.url)/api/v1/heartbeat
                   agents      POST \(instance.url)/api/v1/provision
+                  people      \(instance.url)/v1
                   admin       \(instance.adminURL)/readyz
 
                 """)

@@ -91,6 +91,9 @@ final class Instance {
     /// Where operators look; empty if nowhere.
     var adminURL: String { adminListener?.url ?? frontEnd?.adminURL ?? "" }
 
+    /// Where apps ask for updates, if that is a listener of its own.
+    var updateURL: String? { frontEnd?.updateURL }
+
     // MARK: - Up
 
     /// Brings everything up; what was started is brought down again if that does not work out.

@@ -17,6 +17,7 @@ enum InstanceChecks {
     static func addresses(_ settings: Instance.Settings, _ frontEnd: FrontEndSettings?) throws {
         guard !settings.frontEndTakesAnyPort else { return }
         if let frontEnd { try Server.checkFree(frontEnd.server.address) }
+        if let updates = frontEnd?.updates?.listener { try Server.checkFree(updates.address) }
         if let admin = frontEnd?.admin ?? settings.admin { try Server.checkFree(admin.address) }
     }
 }
@@ -28,7 +29,8 @@ struct DataFolder {
     private let isNew: Bool
     private static let lock = "lock"
     private static let ours: Set<String> = [
-        lock, "postgres", "log", "spool", "server-salt", "secret-key", "admin-token", "run.json",
+        lock, "postgres", "log", "spool", "updates", "server-salt", "secret-key", "admin-token",
+        "run.json",
     ]
 
     init(_ path: String) {

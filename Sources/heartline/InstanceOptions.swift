@@ -68,10 +68,11 @@ enum InstanceOptions {
         "network", "PREFIX", default: "10.64.0.0/10",
         "IPv4 prefix of device addresses, fixed at the first start")
 
-    static let frontEnd = [
-        listen, admin, adminToken, loops, durability, certificate, key, clientAuthority,
-        clientRequired, insecure, frontEndName, provisionLimit,
-    ]
+    static let frontEnd =
+        [
+            listen, admin, adminToken, loops, durability, certificate, key, clientAuthority,
+            clientRequired, insecure, frontEndName, provisionLimit,
+        ] + ProximityOptions.options
     static let logging = [logLevel, logFormat]
 
     static func retentionBytes(_ arguments: Arguments) -> Int64 {
@@ -129,6 +130,8 @@ enum InstanceOptions {
         settings.provisioning.limit?.burst = provisionings
         settings.provisioning.limit?.perMinute = provisionings
         if provisionings == 0 { settings.provisioning.limit = nil }
+        settings.proximity = try ProximityOptions.settings(arguments)
+        settings.sockets = SocketSettings()
         if let name = arguments.optionalText("name") { settings.name = name }
         settings.durability = arguments.text("heartbeats") == "acked" ? .acked : .queued
         settings.flushMilliseconds = 2_000

@@ -8,6 +8,8 @@ struct RunFile: Codable {
     var listen: String
     /// Where the admin listener is.
     var admin: String
+    /// Where apps ask for updates, if that is a listener of its own.
+    var updates: String?
     /// A libpq connection string: with a password only if `--database` had one, the private database is
     /// entered by its socket.
     var database: String

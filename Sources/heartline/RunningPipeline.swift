@@ -37,6 +37,26 @@ final class RunningPipeline {
             try self.init(file, log, place, ConfigDelivery.self, ProcessorSettings(values)) {
                 if case .configDelivery(let newest) = $0 { ProcessorSettings(newest) } else { nil }
             }
+        case .mutualWaves(let values):
+            try self.init(file, log, place, MutualWaves.self, ProcessorSettings(values)) {
+                if case .mutualWaves(let newest) = $0 { ProcessorSettings(newest) } else { nil }
+            }
+        case .encounters(let values):
+            try self.init(file, log, place, Encounters.self, ProcessorSettings(values)) {
+                if case .encounters(let newest) = $0 { ProcessorSettings(newest) } else { nil }
+            }
+        case .messages(let values):
+            try self.init(file, log, place, Messages.self, ProcessorSettings(values)) {
+                if case .messages(let newest) = $0 { ProcessorSettings(newest) } else { nil }
+            }
+        case .updateRollout(let values):
+            try self.init(file, log, place, UpdateRollout.self, ProcessorSettings(values)) {
+                if case .updateRollout(let newest) = $0 { ProcessorSettings(newest) } else { nil }
+            }
+        case .telemetryRollup(let values):
+            try self.init(file, log, place, TelemetryRollup.self, ProcessorSettings(values)) {
+                if case .telemetryRollup(let newest) = $0 { ProcessorSettings(newest) } else { nil }
+            }
         }
     }
 
@@ -83,7 +103,11 @@ final class RunningPipeline {
         case .tunnelHealth: settings.ingestSilentAfter = 30_000
         // A change must not wait for a snapshot of a whole fleet, and little comes after one.
         case .configHash: settings.snapshotInterval = 300_000
-        case .configDelivery: break
+        // Each may be 128 KiB, twice.
+        case .messages: settings.pollLimit = 500
+        case .configDelivery, .mutualWaves, .encounters, .updateRollout: break
+        // Six minutes of sums are a large snapshot; two minutes of log are soon read again.
+        case .telemetryRollup: settings.snapshotInterval = 120_000
         }
         return settings
     }

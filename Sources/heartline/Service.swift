@@ -38,18 +38,25 @@ enum Service {
                 secrets: ServerSecrets(
                     salt: [UInt8](repeating: 0, count: 16),
                     secretKey: [UInt8](repeating: 0, count: 32)))
+            _ = try UpdateOptions.settings(arguments, directory: "/")
         }
         let kafka = try LogAccess.kafkaSettings(arguments)
         let pipelines = roles.contains(.process) ? try pipelineFiles(arguments) : []
         let alerts = roles.contains(.process) ? try InstanceOptions.alerts(arguments) : nil
+        let data = try dataFolder(arguments)
         var settings = Instance.Settings(
-            roles: roles, data: try dataFolder(arguments),
+            roles: roles, data: data,
             database: arguments.optionalText("database"),
             pipelines: pipelines,
             partitions: arguments.optionalInteger("partitions").map { Int32($0) },
             retentionBytes: InstanceOptions.retentionBytes(arguments),
             frontEnd: roles.contains(.ingest)
-                ? { try InstanceOptions.frontEnd(arguments, secrets: $0) } : nil,
+                ? { secrets in
+                    var settings = try InstanceOptions.frontEnd(arguments, secrets: secrets)
+                    settings.updates = try UpdateOptions.settings(
+                        arguments, directory: "\(data)/updates")
+                    return settings
+                } : nil,
             preparesAll: preparesAll, network: arguments.optionalText("network"))
         settings.kafka = kafka
         if roles == .ingest { settings.spoolBytes = arguments.integer("spool-mib") << 20 }
@@ -102,8 +109,8 @@ enum Service {
     static func writeRunFile(_ instance: Instance) throws -> RunFile {
         precondition(instance.frontEnd != nil, "an instance without a front-end has no run.json")
         let file = RunFile(
-            listen: instance.url, admin: instance.adminURL, database: instance.databaseURL,
-            pid: ProcessInfo.processInfo.processIdentifier)
+            listen: instance.url, admin: instance.adminURL, updates: instance.updateURL,
+            database: instance.databaseURL, pid: ProcessInfo.processInfo.processIdentifier)
         try file.write(in: instance.settings.data)
         return file
     }

@@ -22,6 +22,8 @@ enum Simulate {
 
             --faults takes KIND=SHARE[:DURATION[/PERIOD]], several separated by commas, for example
             silent=5%:60s,tunnel-down=3%,stale=2. Kinds: \(Fault.allCases.map(\.name).joined(separator: ", ")).
+
+            \(SimulateWorld.details)
             """,
         options: [
             .integer(
@@ -48,8 +50,9 @@ enum Simulate {
                 "observations", "FILE",
                 "write a JSON line for each configuration that an agent saw, with the time"),
             .flag("json", "print the report at the end as one JSON object, and no progress"),
-        ] + DatabaseAccess.options
+        ] + SimulateWorld.options + DatabaseAccess.options
     ) { arguments in
+        if arguments.flag("deterministic") { return SimulateWorld.run(arguments) }
         Signals.hold()
         var settings = try settings(arguments)
         var observations: ObservationFile?

@@ -16,7 +16,8 @@ enum Up {
             InstanceOptions.data, InstanceOptions.database, InstanceOptions.pipelines,
             InstanceOptions.alerts,
             InstanceOptions.partitions, InstanceOptions.retention, InstanceOptions.network,
-        ] + LogAccess.options + InstanceOptions.frontEnd + InstanceOptions.logging
+        ] + LogAccess.options + InstanceOptions.frontEnd + UpdateOptions.all
+            + InstanceOptions.logging
     ) { arguments in
         Signals.hold()
         InstanceOptions.configureLog(arguments)
@@ -48,7 +49,9 @@ enum Up {
             heartline \(Version.current) is ready.
               heartbeats  POST \(file.listen)/api/v1/heartbeat
               agents      POST \(file.listen)/api/v1/provision
+              people      \(file.listen)/v1
               admin       \(file.admin)/readyz
+              updates     \(file.updates ?? file.listen)/api/app/ID/update
               operators   \(file.admin)/admin/v1, with the token in \(instance.adminTokenFile ?? "")
               database    psql '\(DatabaseAccess.shown(file.database))'
               data        \(instance.settings.data)

@@ -13,7 +13,11 @@ let commands: [Command] = [
     AuditList.command,
     AlertCommands.list, AlertCommands.silence, AlertCommands.silences, AlertCommands.unsilence,
     AlertCommands.acknowledge,
-    Simulate.command, Status.command, PipelineLint.command, PipelineTest.command,
+    InstallationCommands.add, InstallationCommands.list, InstallationCommands.show,
+    InstallationCommands.revoke, InstallationCommands.pair, InstallationCommands.unpair,
+    LinkCommands.create, LinkCommands.revoke,
+    Simulate.command, Status.command, Prune.command,
+    PipelineLint.command, PipelineTest.command,
     PipelineResume.command, Bench.command,
     Version.command,
 ]

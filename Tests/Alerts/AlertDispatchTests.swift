@@ -1,5 +1,6 @@
 import Alerts
 import Schemas
+import Simulation
 import TestSupport
 import Testing
 

@@ -4,6 +4,7 @@ import Foundation
 import Postgres
 import Schemas
 import System
+import Simulation
 import TestSupport
 import Testing
 

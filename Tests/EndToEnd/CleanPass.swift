@@ -6,6 +6,7 @@ import Postgres
 import Processors
 import Schemas
 import System
+import Simulation
 import TestSupport
 import Testing
 

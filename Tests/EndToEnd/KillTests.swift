@@ -3,6 +3,7 @@ import Foundation
 import Postgres
 import Schemas
 import System
+import Simulation
 import TestSupport
 import Testing
 

@@ -112,6 +112,13 @@ final class RunningHeartline: Sendable {
         return try client.request("POST", "/api/v1/heartbeat", body: body.utf8)
     }
 
+    /// Sends one request to the public listener.
+    func post(
+        _ path: String, _ body: some Sequence<UInt8>, headers: [String] = []
+    ) throws -> RawResponse {
+        try client(places.listen).request("POST", path, body: body, headers: headers)
+    }
+
     func ready() throws -> RawResponse {
         try client(places.admin).request("GET", "/readyz", body: [])
     }

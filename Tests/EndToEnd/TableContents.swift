@@ -1,6 +1,7 @@
 import Bytes
 import Postgres
 import Schemas
+import Simulation
 import TestSupport
 
 /// Rows of the tunnel-health tables as lines of text: what two ways to the same tables are compared
@@ -44,7 +45,16 @@ struct TableContents: Equatable {
 
     /// What the database holds.
     init(_ connection: PostgresConnection, _ extent: Extent) throws {
-        for table in Self.tables(extent) {
+        try self.init(connection, Self.tables(extent))
+    }
+
+    /// What the database holds in every column of these tables.
+    init(_ connection: PostgresConnection, _ tables: [TableSchema]) throws {
+        try self.init(connection, tables.map { Table(name: $0.name, columns: $0.columns) })
+    }
+
+    private init(_ connection: PostgresConnection, _ tables: [Table]) throws {
+        for table in tables {
             let names = table.columns.map { "\"\($0.name)\"" }.joined(separator: ", ")
             let rows = try connection.execute(
                 "SELECT \(names) FROM heartline.\(table.name)\(table.condition)")
@@ -59,7 +69,16 @@ struct TableContents: Equatable {
 
     /// What a database would hold after these writes.
     init(_ written: SimulatedTables, _ extent: Extent) {
-        for table in Self.tables(extent) {
+        self.init(written, Self.tables(extent))
+    }
+
+    /// What a database would hold in every column of these tables after these writes.
+    init(_ written: SimulatedTables, _ tables: [TableSchema]) {
+        self.init(written, tables.map { Table(name: $0.name, columns: $0.columns) })
+    }
+
+    private init(_ written: SimulatedTables, _ tables: [Table]) {
+        for table in tables {
             for row in written.keyed[table.name]?.values ?? [:].values {
                 let kind = row["kind"].map { String(decoding: $0, as: UTF8.self) }
                 if kind == "front-end-lost" { continue }
@@ -83,6 +102,9 @@ struct TableContents: Equatable {
         // Behind the format's version; the database writes spaces of its own.
         case .jsonb:
             return String(decoding: bytes.dropFirst().filter { $0 != 0x20 }, as: UTF8.self)
+        case .float8:
+            let bits = bytes.reduce(UInt64(0)) { $0 << 8 | UInt64($1) }
+            return "\(Double(bitPattern: bits))"
         case .bool: return bytes == [1] ? "true" : "false"
         case .int8, .int4, .timestamptz:
             return "\(bytes.reduce(Int64(bytes[0] > 127 ? -1 : 0)) { $0 << 8 | Int64($1) })"

@@ -9,6 +9,7 @@ import Testing
 /// What handlers leave for the test that started them.
 final class TestState: Sendable {
     let deferred = Mutex<[String: DeferredResponse]>([:])
+    let pending = Mutex<[String: PendingResponse]>([:])
     let streams = Mutex<[String: ResponseStream]>([:])
     let mailboxes = Mutex<[LoopMailbox]>([])
     let roundsEnded = Atomic(0)
@@ -65,6 +66,11 @@ final class TestHandler: RequestHandler {
         } else if request.pathIs("/deferred") {
             let response = exchange.deferred()
             state.deferred.withLock { $0[request.query ?? ""] = response }
+        } else if request.pathIs("/pending") {
+            let response = exchange.pending()
+            state.pending.withLock { $0[request.query ?? ""] = response }
+        } else if request.pathIs("/dropped-pending") {
+            _ = exchange.pending()
         } else if request.pathIs("/dropped") {
             _ = exchange.deferred()
         } else if request.pathIs("/silent") {
@@ -130,6 +136,15 @@ final class TestServer {
 
     func connect(receiveBuffer: Int32? = nil) throws -> RawClient {
         try RawClient(port: port, receiveBuffer: receiveBuffer)
+    }
+
+    func takePending(_ key: String) -> PendingResponse? {
+        var found: PendingResponse?
+        _ = eventually {
+            found = self.state.pending.withLock { $0.removeValue(forKey: key) }
+            return found != nil
+        }
+        return found
     }
 
     func takeDeferred(_ key: String) -> DeferredResponse? {

@@ -13,10 +13,14 @@ struct AdminRig {
     let rig: Rig
     let client: RawClient
 
-    init(devices: Int = 1, database: TestDatabase? = nil) throws {
+    /// - Parameter updates: where downloads are kept; `nil`: the update routes are not there.
+    init(devices: Int = 1, database: TestDatabase? = nil, updates: String? = nil) throws {
         rig = try Rig(database: database, devices: devices) {
             $0.adminToken = try? AdminToken(Self.token)
             $0.salt = Array("a salt of a good length".utf8)
+            $0.proximity = ProximitySettings()
+            $0.sockets = SocketSettings()
+            $0.updates = updates.map { UpdateSettings(directory: $0) }
         }
         client = try Self.connect(rig)
     }

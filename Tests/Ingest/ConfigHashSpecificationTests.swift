@@ -2,6 +2,7 @@ import Bytes
 import Crypto
 import Foundation
 import Schemas
+import Simulation
 import TestSupport
 import Testing
 

@@ -25,10 +25,12 @@ final class FakeLog: EventLog {
     struct State {
         var records: [Record] = []
         var isFull = false
+        /// What the producer says that waits.
+        var queuedBytes = 0
         var receipts = Receipts.stored
         var held: [(DeliveryReceipt, Int)] = []
         var refusedBatches = 0
-        var waker: Waker?
+        var wakers: [Topic: Waker] = [:]
         var isClosed = false
     }
 
@@ -36,7 +38,12 @@ final class FakeLog: EventLog {
     let state = Mutex(State())
 
     init(hasTopics: Bool = true) {
-        partitions = hasTopics ? [.heartbeats: 3, .deviceConfigs: 2] : [:]
+        partitions =
+            hasTopics
+            ? [
+                .heartbeats: 3, .deviceConfigs: 2, .waves: 4, .encounters: 4, .messages: 4,
+                .pushes: 2, .updates: 2, .telemetry: 3,
+            ] : [:]
     }
 
     func createTopics(_ topics: [TopicSettings]) throws(EventLogError) {}
@@ -54,7 +61,7 @@ final class FakeLog: EventLog {
     func makeConsumer(
         of topic: Topic, group: String, waker: Waker
     ) throws(EventLogError) -> FakeConsumer {
-        state.withLock { $0.waker = waker }
+        state.withLock { $0.wakers[topic] = waker }
         return FakeConsumer(self, topic)
     }
 
@@ -86,6 +93,7 @@ final class FakeLog: EventLog {
         }
     }
 
+    func setQueued(_ bytes: Int) { state.withLock { $0.queuedBytes = bytes } }
     func setFull(_ isFull: Bool) { state.withLock { $0.isFull = isFull } }
     func setReceipts(_ receipts: Receipts) { state.withLock { $0.receipts = receipts } }
 
@@ -117,16 +125,29 @@ final class FakeLog: EventLog {
 
     func ring(removed device: DeviceID) { append(device, nil) }
 
+    /// Rings the doorbell of an account.
+    func ring(_ account: AccountID) {
+        var key = ByteBuffer()
+        key.append(account)
+        var value = ByteBuffer()
+        value.append(PushesEvent(account: account))
+        append(.pushes, key, value)
+    }
+
     private func append(_ device: DeviceID, _ value: ByteBuffer?) {
         var key = ByteBuffer()
         key.append(device)
+        append(.deviceConfigs, key, value)
+    }
+
+    private func append(_ topic: Topic, _ key: ByteBuffer, _ value: ByteBuffer?) {
         let record = Record(
-            topic: .deviceConfigs,
-            partition: Partitioner.partition(of: key.span, count: partitions[.deviceConfigs]!),
+            topic: topic,
+            partition: Partitioner.partition(of: key.span, count: partitions[topic]!),
             timestamp: EventTime(milliseconds: 0), key: key, value: value)
         let waker = state.withLock { state in
             state.records.append(record)
-            return state.waker
+            return state.wakers[topic]
         }
         waker?.signal()
     }
@@ -186,7 +207,7 @@ final class FakeLog: EventLog {
             log.send(batch, receipt)
         }
 
-        var queuedBytes: Int { 0 }
+        var queuedBytes: Int { log.state.withLock { $0.queuedBytes } }
 
         func flush(milliseconds: Int64) -> Bool { true }
 

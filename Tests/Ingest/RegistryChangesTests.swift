@@ -5,6 +5,7 @@ import Postgres
 import Schemas
 import Synchronization
 import System
+import Simulation
 import TestSupport
 import Testing
 

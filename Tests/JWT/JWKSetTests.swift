@@ -1,6 +1,7 @@
 import Bytes
 import Crypto
 import JWT
+import TestSupport
 import Testing
 
 @Suite("Sets of keys") struct JWKSetTests {

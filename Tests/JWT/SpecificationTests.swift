@@ -1,6 +1,7 @@
 import Bytes
 import Crypto
 import JWT
+import TestSupport
 import Testing
 
 private let payload =

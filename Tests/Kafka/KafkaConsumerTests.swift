@@ -3,6 +3,7 @@ import EventLog
 import Kafka
 import Schemas
 import System
+import Simulation
 import TestSupport
 import Testing
 

@@ -7,6 +7,7 @@ import Processors
 import Schemas
 import Sinks
 import System
+import Simulation
 import TestSupport
 import Testing
 

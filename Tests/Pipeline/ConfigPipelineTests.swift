@@ -4,6 +4,7 @@ import Pipeline
 import Processors
 import Schemas
 import Sinks
+import Simulation
 import TestSupport
 import Testing
 
@@ -11,10 +12,21 @@ import Testing
     @Test("Without files every processor has a pipeline of its name with all that it writes")
     func builtIn() {
         let files = PipelineFile.builtIn
-        #expect(files.map(\.name) == ["tunnel-health", "config-hash", "config-delivery"])
-        #expect(files.map(\.source) == [.heartbeats, .configChanges, .heartbeats])
-        #expect(files.map(\.topics) == [[.alerts], [.deviceConfigs], []])
-        #expect(files.map(\.commitInterval) == [200, 0, 200])
+        #expect(
+            files.map(\.name) == [
+                "tunnel-health", "config-hash", "config-delivery", "mutual-waves", "encounters",
+                "messages", "update-rollout", "telemetry-rollup",
+            ])
+        #expect(
+            files.map(\.source) == [
+                .heartbeats, .configChanges, .heartbeats, .waves, .encounters, .messages, .updates,
+                .telemetry,
+            ])
+        #expect(
+            files.map(\.topics) == [
+                [.alerts], [.deviceConfigs], [], [.pushes], [], [.pushes], [], [],
+            ])
+        #expect(files.map(\.commitInterval) == [200, 0, 200, 0, 200, 0, 200, 500])
         for file in files {
             #expect(file.omittedTables.isEmpty && file.omittedTopics.isEmpty)
             #expect(file.settingsRevision.utf8.count == 16)
@@ -61,7 +73,7 @@ import Testing
             ),
             (
                 "{}", "heartbeats", "{ topic: alerts }",
-                "f.yaml:3:12: processor names none of: tunnel-health, config-hash, config-delivery"
+                "f.yaml:3:12: processor names none of: tunnel-health, config-hash, config-delivery, mutual-waves, encounters, messages, update-rollout, telemetry-rollup"
             ),
         ])
     func wrong(_ processor: String, _ source: String, _ sinks: String, _ expected: String) {

@@ -2,6 +2,7 @@ import Bytes
 import Pipeline
 import Processors
 import Schemas
+import Simulation
 import TestSupport
 import Testing
 
@@ -76,6 +77,17 @@ import Testing
         #expect(fleet.alerts.count == 1)
         #expect(fleet.alerts.last?.resolved == nil)
         fleet.report(seconds: 20)
+        #expect(fleet.alerts.count == 1)
+        #expect(fleet.alerts.last?.resolved != nil)
+    }
+
+    /// It was opened by a worker that has lost its partitions since: whoever reads beacons ends it.
+    @Test func whatAnotherWorkerOpenedIsResolvedByWhoeverReadsBeacons() {
+        let fleet = Fleet()
+        fleet.report(seconds: 60)
+        fleet.bench.store.openIngestSilent(since: nil)
+        #expect(fleet.alerts.last?.resolved == nil)
+        fleet.report(seconds: 90)
         #expect(fleet.alerts.count == 1)
         #expect(fleet.alerts.last?.resolved != nil)
     }

@@ -5,6 +5,7 @@ import Processors
 import Schemas
 import Sinks
 import System
+import Simulation
 import TestSupport
 
 /// One worker after another on a simulated log and database in which nothing goes wrong by itself.

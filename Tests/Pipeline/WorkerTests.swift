@@ -4,6 +4,7 @@ import Pipeline
 import Processors
 import Schemas
 import Sinks
+import Simulation
 import TestSupport
 import Testing
 

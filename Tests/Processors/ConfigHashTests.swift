@@ -102,6 +102,15 @@ struct Fields {
     }
 
     func number(_ column: Int) -> Int64 { (fields[column] ?? []).reduce(0) { $0 << 8 | Int64($1) } }
+
+    func isNull(_ column: Int) -> Bool { fields[column] == nil }
+
+    func uuid(_ column: Int) -> DeviceID {
+        let bytes = (fields[column] ?? []).map(UInt64.init)
+        return DeviceID(
+            high: bytes.prefix(8).reduce(0) { $0 << 8 | $1 },
+            low: bytes.dropFirst(8).reduce(0) { $0 << 8 | $1 })
+    }
 }
 
 @Suite("Versions of configurations") struct ConfigHashTests {

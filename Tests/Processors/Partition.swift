@@ -31,7 +31,7 @@ struct Partition {
 
     mutating func beacon(
         _ seconds: Double, from boot: UInt64 = 1, name: String? = nil, monotonic: Double? = nil,
-        lossy: Bool = false, leaving: Bool = false
+        lossy: Bool = false, leaving: Bool = false, behind: Bool = false
     ) {
         counter += 1
         apply(
@@ -40,7 +40,7 @@ struct Partition {
                     frontEnd: InlineText(name ?? "fe\(boot)"),
                     origin: EventOrigin(boot: boot, counter: counter),
                     monotonicMilliseconds: Int64((monotonic ?? seconds + 1_000) * 1_000),
-                    isLossy: lossy, isLeaving: leaving)),
+                    isLossy: lossy, isLeaving: leaving, isBehind: behind)),
             stamp: Self.time(seconds + (skew[boot] ?? 0)))
     }
 

@@ -46,6 +46,42 @@ struct WatchedTimeTests {
         #expect(p.rows("device_state_ended") == 0)
     }
 
+    /// The deadline with its jitter falls on the millisecond of a heartbeat, and of the beacon that
+    /// tells of it. Whichever is read first, the device is well in the end and no alarm stays.
+    @Test(arguments: [false, true])
+    func aTimerAndAHeartbeatInTheSameMillisecondConverge(_ heartbeatIsFirst: Bool) {
+        var p = Partition()
+        p.beacon(0)
+        p.beat(d1, 4)
+        p.beacons(5, 90)
+        if heartbeatIsFirst { p.beat(d1, 95) }
+        p.beacon(95)
+        if !heartbeatIsFirst { p.beat(d1, 95) }
+        p.beacons(100, 120)
+        #expect(p.state(d1) == .healthy)
+        #expect(p.alerts == (heartbeatIsFirst ? [] : ["opened offline", "resolved offline"]))
+        #expect(Set(p.alertIDs).count <= 1)
+    }
+
+    /// It spoke to a front-end that was cut off, then said to another one that it stops. The first word
+    /// comes later, and is the older one.
+    @Test func anOlderSessionsReportNeverOverridesANewerOne() {
+        var p = Partition()
+        p.beacons(0, 20, from: 1, 2)
+        p.beacons(25, 45, from: 2)
+        p.beat(d1, 48, status: .stopped, from: 2)
+        p.beacon(50, from: 2)
+        p.beat(d1, 24, status: .connected, from: 1)
+        p.beacon(25, from: 1)
+        p.beat(d1, 29, status: .recovering, from: 1)
+        p.beacons(30, 50, from: 1)
+        #expect(p.state(d1) == .stopped)
+        #expect(p.health.repeats >= 1)
+        p.beacons(55, 200, from: 1, 2)
+        #expect(p.state(d1) == .stopped)
+        #expect(p.alerts == [])
+    }
+
     @Test func noBeaconsNoJudgement() {
         var p = Partition()
         p.beacon(0)
@@ -129,15 +165,15 @@ struct WatchedTimeTests {
         var p = Partition()
         p.beacons(0, 30, from: 1, 2)
         p.beat(d1, 31, from: 2)
-        p.beacons(35, 70, from: 1)
+        p.beacons(35, 75, from: 1)
         #expect(p.health.watchedTime.isHeld)
         #expect(p.state(d1) == .healthy)
-        p.beacon(75)
+        p.beacon(80)
         #expect(!p.health.watchedTime.isHeld)
         #expect(p.alerts == ["opened front-end-lost"])
-        p.beacons(80, 160, from: 1)
+        p.beacons(85, 165, from: 1)
         #expect(p.state(d1) == .healthy, "the full threshold counts from the reopening")
-        p.beacons(165, 180, from: 1)
+        p.beacons(170, 180, from: 1)
         #expect(p.state(d1) == .offline)
         p.beacon(185, from: 2)
         #expect(p.alerts.last == "resolved front-end-lost")
@@ -287,6 +323,225 @@ struct WatchedTimeTests {
         #expect(p.alerts.contains("opened front-end-lost"))
     }
 
+    /// In phase, one's beacon comes now before and now after the other's: what the first tells of the
+    /// time before the second's last sign is no silence of the second.
+    @Test func beaconsThatChangeTheirOrderHoldNothing() {
+        var p = Partition()
+        p.beat(d1, 0)
+        for tick in 0..<40 {
+            let seconds = Double(tick) * 5
+            // Fast by 100 parts in a million, so two steps are more than ten seconds.
+            let fast = { p.beacon(seconds, from: 1, monotonic: seconds * 1.0001 + 1_000) }
+            if tick % 2 == 0 { fast() }
+            p.beacon(seconds, from: 2)
+            if tick % 2 == 1 { p.beacon(seconds, from: 1, monotonic: seconds * 1.0001 + 1_000) }
+            #expect(!p.health.watchedTime.isHeld)
+        }
+        #expect(p.state(d1) == .offline)
+        #expect(p.since(d1) == 90)
+    }
+
+    /// After an outage of the log each front-end's beacons come in one burst, one front-end after the
+    /// other. They were written behind others that were on their way, and say so.
+    @Test func burstsAfterAnOutageOfTheLogTakeNobodyOffline() {
+        var p = Partition()
+        p.beacons(0, 20, from: 1, 2)
+        p.beat(d1, 18, from: 1)
+        p.beat(d2, 18, from: 2)
+        for (boot, device) in [(UInt64(1), d1), (2, d2)] {
+            p.beacon(25, from: boot)
+            for tick in 6...124 {
+                if tick % 6 == 0 { p.beat(device, Double(tick) * 5 - 1, from: boot) }
+                p.beacon(Double(tick) * 5, from: boot, behind: true)
+            }
+        }
+        var seconds = 625.0
+        while seconds <= 700 {
+            p.beacon(seconds, from: 1)
+            p.beacon(seconds, from: 2)
+            seconds += 5
+        }
+        #expect(p.alerts == [])
+        p.beacons(705, 730, from: 1, 2)
+        #expect(p.alerts == ["opened offline", "opened offline"])
+    }
+
+    /// Its loop hung, so its beacons repeated themselves, and then told of a minute at once: that is no
+    /// minute of the others' silence.
+    @Test func whoWasAwayMeasuresNobodysSilence() {
+        var p = Partition()
+        p.beacons(0, 20, from: 1, 2, 3)
+        for seconds in stride(from: 25.0, through: 80, by: 5) {
+            p.beacon(seconds, from: 2)
+            p.beacon(seconds, from: 3)
+            p.beacon(seconds, from: 1, monotonic: 1_020)
+        }
+        #expect(p.alerts == ["opened front-end-lost"], "repeating itself is not being back")
+        // The others' beacons come in between, a moment after one another.
+        p.beacon(85, from: 2)
+        p.beacon(85.1, from: 1)
+        p.beacon(85.2, from: 3)
+        #expect(p.alerts == ["opened front-end-lost", "resolved front-end-lost"])
+        #expect(!p.health.watchedTime.isHeld)
+    }
+
+    /// Two were cut off. One comes back with all that waited, and while that is read the other has not
+    /// come back yet: it is not silent by that.
+    @Test func aBacklogMeasuresNobodysSilence() {
+        var p = Partition()
+        p.beacons(0, 20, from: 1, 2)
+        p.beacons(25, 30, from: 1)
+        for seconds in stride(from: 35.0, through: 600, by: 5) {
+            p.beacon(seconds, from: 1, behind: true)
+        }
+        p.beacon(605, from: 1)
+        #expect(p.alerts == [])
+        // A second one that is gone for good is found out about all the same.
+        p.beacons(610, 650, from: 1)
+        #expect(p.alerts == ["opened front-end-lost"])
+    }
+
+    /// Places in a backlog are those of the time that it is of, however far watched time is behind.
+    @Test func whatIsSaidInABacklogKeepsItsPlaces() {
+        var p = Partition()
+        p.beacons(0, 20, from: 1, 2)
+        for (boot, device) in [(UInt64(1), d1), (2, d2)] {
+            for tick in 5...60 {
+                let seconds = Double(tick) * 5
+                // The first one falls silent two minutes before the end.
+                if tick % 6 == 0, boot == 2 || seconds <= 180 {
+                    p.beat(device, seconds - 1, from: boot)
+                }
+                p.beacon(seconds, from: boot, behind: tick > 6)
+            }
+        }
+        #expect(p.state(d1) == .offline)
+        #expect(p.since(d1) == 269)
+        #expect(p.state(d2) == .healthy)
+        #expect(p.alerts == ["opened offline"])
+    }
+
+    /// It was cut off, expelled, and comes back with its backlog just when the other one has left: the
+    /// backlog is of a time in which the other one was there.
+    @Test func aBacklogOfTheOnlyOneThatIsLeftIsNoTimeOfSilence() {
+        var p = Partition()
+        p.beacons(0, 20, from: 1, 2)
+        p.beacons(25, 120, from: 2)
+        p.beat(d1, 121, from: 2)
+        p.beacon(122, from: 2, leaving: true)
+        p.beacons(25, 30, from: 1)
+        for seconds in stride(from: 35.0, through: 125, by: 5) {
+            p.beacon(seconds, from: 1, behind: true)
+        }
+        p.beacons(130, 200, from: 1)
+        #expect(p.state(d1) == .healthy)
+        p.beacons(205, 240, from: 1)
+        #expect(p.state(d1) == .offline)
+    }
+
+    /// After an outage of the log a new front-end's first beacon is read before the backlog of the one
+    /// that was there all the while.
+    @Test func whoJoinsBeforeABacklogIsReadPutsNothingOffForLong() {
+        var p = Partition()
+        p.beacons(0, 20, from: 1)
+        p.beacon(320, from: 2)
+        p.beacons(25, 30, from: 1)
+        for seconds in stride(from: 35.0, through: 320, by: 5) {
+            p.beacon(seconds, from: 1, behind: true)
+        }
+        p.beat(d1, 321, from: 1)
+        p.beacons(325, 420, from: 1, 2)
+        #expect(p.state(d1) == .healthy)
+        p.beacons(425, 440, from: 1, 2)
+        #expect(p.state(d1) == .offline)
+    }
+
+    @Test func whenTheSlowestLeavesWatchedTimeDoesNotJump() {
+        var p = Partition()
+        // Its monotonic clock is behind: it starts later, and beats slower.
+        for tick in 0..<400 {
+            p.beacon(Double(tick) * 5, from: 1)
+            p.beacon(Double(tick) * 5, from: 2, monotonic: Double(tick) * 4.99 + 1_000)
+        }
+        let before = p.health.watchedTime.milliseconds
+        p.beacon(1_996, from: 2, monotonic: 399 * 4.99 + 1_001, leaving: true)
+        #expect(p.health.watchedTime.milliseconds - before <= 1_000)
+        p.beacon(2_000, from: 1)
+        #expect(p.health.watchedTime.milliseconds - before <= 6_000)
+    }
+
+    /// The clock is set back an hour between two beacons: what is said in between was said after the
+    /// first of them.
+    @Test func aClockThatIsSetBetweenBeaconsMovesNobodyFarBack() {
+        var p = Partition()
+        p.beacon(0)
+        p.beat(d1, 1)
+        p.beacons(5, 60)
+        p.skew[1] = -3_600
+        p.beat(d1, 62)
+        p.beacons(65, 145)
+        #expect(p.state(d1) == .healthy)
+        p.beacons(150, 160)
+        #expect(p.state(d1) == .offline)
+    }
+
+    // MARK: - Settings
+
+    @Test func aLongerThresholdResolvesOnceWhatItNoLongerHolds() {
+        var p = Partition()
+        p.beacon(0)
+        p.beat(d1, 1)
+        p.beacons(5, 60)
+        p.beat(d2, 62)
+        p.beacons(65, 170)
+        #expect(p.alerts == ["opened offline", "opened offline"])
+        let ids = p.alertIDs
+        var settings = TunnelHealthSettings()
+        settings.offlineAfter = 150_000
+        p.health.reconfigure(settings)
+        p.beacons(175, 205)
+        // The first has been silent for longer than that as well.
+        #expect(p.state(d1) == .offline)
+        #expect(p.state(d2) == .healthy)
+        #expect(p.alerts == ["opened offline", "opened offline", "resolved offline"])
+        #expect(p.alertIDs[2] == ids[1])
+        p.beacons(210, 225)
+        #expect(p.state(d2) == .offline)
+        #expect(p.alerts.last == "opened offline")
+        #expect(!ids.contains(p.alertIDs[3]))
+        p.beat(d1, 226)
+        #expect(p.alerts.last == "resolved offline")
+        #expect(p.alertIDs.last == ids[0])
+    }
+
+    @Test func aReloadThatChangesNothingForADeviceLeavesItsAlert() {
+        var p = Partition()
+        p.beacon(0)
+        p.beat(d1, 1)
+        p.beacons(5, 120)
+        let alerts = p.alertIDs
+        for offlineAfter in [60, 100, 90] as [Int64] {
+            var settings = TunnelHealthSettings()
+            settings.offlineAfter = offlineAfter * 1_000
+            p.health.reconfigure(settings)
+            p.beacons(125, 130)
+        }
+        #expect(p.alertIDs == alerts)
+        #expect(p.state(d1) == .offline)
+    }
+
+    @Test func anIntervalOfItsOwnThatAllowsTheSilenceEndsOffline() {
+        var p = Partition()
+        p.beacon(0)
+        p.beat(d1, 1)
+        p.beacons(5, 120)
+        p.lifecycle(.provisioned, d1, 121, version: 2)
+        #expect(p.state(d1) == .offline)
+        p.lifecycle(.provisioned, d1, 122, version: 3, interval: 1_800_000)
+        #expect(p.state(d1) == .healthy)
+        #expect(p.alerts == ["opened offline", "resolved offline"])
+    }
+
     @Test func repeatedBeaconsMoveNothing() {
         var p = Partition()
         p.beacon(0)
@@ -335,11 +590,13 @@ struct WatchedTimeTests {
         var p = Partition()
         p.beacons(0, 20)
         p.beat(d1, 21)
-        // The first version had no front-end's count, which comes last.
+        // The first version had no front-end's count of a device's heartbeat, which comes last, and
+        // neither probation nor count of the front-end fe1, which come after 95 bytes.
         var bytes = p.snapshot
         #expect(Array(bytes[0..<4]) == [2, 0, 0, 0])
         bytes[0] = 1
         bytes.removeLast(8)
+        bytes.removeSubrange(95..<104)
         p.health = try TunnelHealth(
             restoring: bytes.span, partition: 0, settings: TunnelHealthSettings())
         #expect(p.state(d1) == .healthy)

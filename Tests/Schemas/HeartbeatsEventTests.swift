@@ -33,7 +33,7 @@ struct HeartbeatsEventTests {
             .beacon(
                 Beacon(
                     frontEnd: InlineText("fe-1"), origin: origin, monotonicMilliseconds: 5_000,
-                    isLeaving: true)),
+                    isLeaving: true, isBehind: true)),
             .lifecycle(
                 Lifecycle(
                     device: device, kind: .provisioned, version: 3,

@@ -198,3 +198,64 @@ struct EncountersEventTests {
         }
     }
 }
+
+@Suite("Records of topic pushes")
+struct PushesEventTests {
+    @Test("are read as they were written")
+    func roundTrip() {
+        var bytes = ByteBuffer()
+        bytes.append(PushesEvent(account: two))
+        guard case .event(let read) = PushesDecoder().decode(bytes.span) else {
+            Issue.record("not an event: \(bytes.span.text)")
+            return
+        }
+        #expect(read.account == two)
+    }
+
+    @Test("without an account, or of another version, are malformed; of another type, skipped")
+    func bad() {
+        func decoded(_ text: String) -> Decoded<PushesEvent> {
+            let bytes = ByteBuffer(text.utf8)
+            return PushesDecoder().decode(bytes.span)
+        }
+        #expect(reason(decoded("{\"v\":1,\"type\":\"push\"}"))?.contains("account") == true)
+        #expect(
+            reason(decoded("{\"v\":2,\"type\":\"push\",\"account\":\"\(two)\"}"))?
+                .contains("version") == true)
+        guard case .skipped = decoded("{\"v\":1,\"type\":\"later\"}") else {
+            Issue.record("an unknown type is not skipped")
+            return
+        }
+    }
+
+    /// By another program: SHA-256 of `push:`, account, connection and kind, as a UUID of version 8.
+    @Test("the ids of pushes follow from what caused them and stay what they are")
+    func ids() throws {
+        let mutual = PushID(mutualTo: one, of: pair.connection)
+        #expect(mutual.description == "35622f87-7bc7-8b43-8b65-8915cfed706a")
+        let message = PushID(
+            messageTo: one, of: pair.connection,
+            message: try #require(MessageID("f47ac10b-58cc-4372-a567-0e02b2c3d479")))
+        #expect(message.description == "b4a2af39-359d-8ac1-aad3-314536b0e6b3")
+        #expect(PushID(mutualTo: two, of: pair.connection) != mutual)
+    }
+
+    @Test("what an account is told is one JSON object, with the client's own message unchanged")
+    func bodies() {
+        let mutual = PushID(mutualTo: one, of: pair.connection)
+        var bytes = ByteBuffer()
+        let token = ByteBuffer("a\"b".utf8)
+        bytes.append(mutual: mutual, remoteToken: token.span, connection: pair.connection)
+        #expect(
+            bytes.span.text == """
+                {"type":"mutual","remoteToken":"a\\"b","connectionID":"\(pair.connection)",\
+                "id":"\(mutual)"}
+                """)
+        bytes.removeAll()
+        let body = ByteBuffer("{ \"id\" : 1 }".utf8)
+        bytes.append(message: mutual, body: body.span)
+        #expect(
+            bytes.span.text
+                == "{\"type\":\"message\",\"message\":{ \"id\" : 1 },\"id\":\"\(mutual)\"}")
+    }
+}

@@ -2,6 +2,7 @@ import Bytes
 import Pipeline
 import Processors
 import Schemas
+import Simulation
 import TestSupport
 import Testing
 
@@ -12,7 +13,7 @@ import Testing
     func aStormOfChangesLeavesTheVersionsAndBellsOfACleanPass(_ seeds: Range<UInt64>) {
         for seed in seeds where seed % 4 == 0 || seeds.count == 1 {
             var records = ConfigRecords(seed: seed ^ 0xC0F1)
-            var simulation = Simulation<ConfigHash>(
+            var simulation = WorkerStorm<ConfigHash>(
                 seed: seed,
                 records: records.changes(
                     partitions: 1 + Int(seed % 3), count: 40 + Int(seed % 80)),
@@ -38,7 +39,7 @@ import Testing
             var generator = ConfigRecords(seed: seed ^ 0xDE11)
             let records = generator.deliveries(
                 partitions: 1 + Int(seed % 3), count: 60 + Int(seed % 120))
-            var simulation = Simulation<ConfigDelivery>(
+            var simulation = WorkerStorm<ConfigDelivery>(
                 seed: seed, records: records,
                 settings: [ProcessorSettings(ConfigDeliverySettings())])
             do {

@@ -1,4 +1,5 @@
 import Pipeline
+import Simulation
 import TestSupport
 import Testing
 
@@ -10,7 +11,7 @@ import Testing
             var random = SplitMix64(seed: seed ^ 0x7A11)
             let records = Tally.records(
                 partitions: 1 + random.below(3), count: 30 + random.below(100), using: &random)
-            var simulation = Simulation<Tally>(
+            var simulation = WorkerStorm<Tally>(
                 seed: seed, records: records, settings: Self.settings)
             do {
                 let stormy = try simulation.run(steps: 100 + random.below(400))

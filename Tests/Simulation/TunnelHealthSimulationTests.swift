@@ -1,5 +1,6 @@
 import Pipeline
 import Processors
+import Simulation
 import TestSupport
 import Testing
 
@@ -10,7 +11,7 @@ import Testing
         for seed in seeds where seed % 5 == 0 || seeds.count == 1 {
             var records = TunnelHealthRecords(seed: seed ^ 0x7EA17)
             let partitions = 1 + Int(seed / 5 % 2)
-            var simulation = Simulation<TunnelHealth>(
+            var simulation = WorkerStorm<TunnelHealth>(
                 seed: seed, records: records.make(partitions: partitions, seconds: 600),
                 settings: [Self.settings(staleAfter: 180_000), Self.settings(staleAfter: 60_000)])
             do {

@@ -3,6 +3,7 @@ import Postgres
 import Schemas
 import Sinks
 import System
+import Simulation
 import TestSupport
 import Testing
 
@@ -74,6 +75,20 @@ import Testing
         }
         #expect(try server.count("snapshots") == 3)
         #expect(try #require(server.claim()).snapshot == bytes)
+    }
+
+    /// And again when the day changes.
+    @Test func aSessionMakesTheDayPartitionsOfTheDaysToCome() throws {
+        let server = try SinkOnServer(.make())
+        _ = try #require(server.claim())
+        let days = try server.database.connect().execute(
+            """
+            SELECT count(*) FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid
+             WHERE i.inhparent = 'heartline.device_state_ended'::regclass
+               AND c.relname = 'device_state_ended_'
+                   || to_char((now() AT TIME ZONE 'UTC')::date + 2, 'YYYYMMDD')
+            """)
+        #expect(try days.only().int8(0) == 1)
     }
 
     @Test func eventsWaitInTheOutboxUntilTheyAreDeleted() throws {

@@ -27,3 +27,13 @@ static inline CURLcode heartline_curl_get_offset(CURL *handle, CURLINFO info, cu
 static inline CURLMcode heartline_curl_multi_set_long(CURLM *handle, CURLMoption option, long value) {
     return curl_multi_setopt(handle, option, value);
 }
+typedef int (*heartline_curl_progress_callback)(void *context, curl_off_t download_total, curl_off_t downloaded,
+                                                curl_off_t upload_total, curl_off_t uploaded);
+static inline CURLcode heartline_curl_set_progress(CURL *handle, heartline_curl_progress_callback callback) {
+    return curl_easy_setopt(handle, CURLOPT_XFERINFOFUNCTION, callback);
+}
+typedef curl_socket_t (*heartline_curl_socket_callback)(void *context, curlsocktype purpose,
+                                                        struct curl_sockaddr *address);
+static inline CURLcode heartline_curl_set_socket(CURL *handle, heartline_curl_socket_callback callback) {
+    return curl_easy_setopt(handle, CURLOPT_OPENSOCKETFUNCTION, callback);
+}

@@ -3,10 +3,12 @@
 #include <simdjson.h>
 
 #include <algorithm>
+#include <charconv>
 #include <cstring>
 #include <new>
 #include <string>
 #include <string_view>
+#include <type_traits>
 #include <vector>
 
 using namespace simdjson;
@@ -206,4 +208,86 @@ extern "C" int heartline_json_element_object(heartline_json *self, const heartli
         value->length = self->object.size();
     }
     return HEARTLINE_JSON_OK;
+}
+
+extern "C" int heartline_json_field_object(heartline_json *self, const heartline_json_name *name,
+                                           heartline_json_value *value) {
+    *value = heartline_json_value{};
+    dom::element element;
+    if (self->document[std::string_view(name->bytes, name->length)].get(element) != SUCCESS)
+        return HEARTLINE_JSON_SYNTAX;
+    fill(element, *value);
+    if (value->type == HEARTLINE_JSON_OBJECT) {
+        self->object = simdjson::minify(element);
+        value->text = self->object.data();
+        value->length = self->object.size();
+    }
+    return HEARTLINE_JSON_OK;
+}
+
+// Elements and iterators are a pointer and a place on simdjson's tape: they are handed out as they are.
+using Iterator = dom::array::iterator;
+static_assert(std::is_trivially_copyable<dom::element>::value &&
+              sizeof(dom::element) == sizeof(heartline_json_node));
+static_assert(std::is_trivially_copyable<Iterator>::value && sizeof(Iterator) == 2 * sizeof(uint64_t));
+
+namespace {
+
+heartline_json_node packed(const dom::element &element) {
+    heartline_json_node node;
+    std::memcpy(node.words, static_cast<const void *>(&element), sizeof node.words);
+    return node;
+}
+
+dom::element unpacked(const heartline_json_node &node) {
+    dom::element element;
+    std::memcpy(static_cast<void *>(&element), node.words, sizeof node.words);
+    return element;
+}
+
+}  // namespace
+
+extern "C" heartline_json_node heartline_json_root(const heartline_json *self) {
+    return packed(self->document);
+}
+
+extern "C" void heartline_json_read(heartline_json_node node, heartline_json_value *value) {
+    fill(unpacked(node), *value);
+}
+
+extern "C" int heartline_json_member(heartline_json_node node, const char *name, size_t length,
+                                     heartline_json_node *member) {
+    dom::object object;
+    dom::element found;
+    if (unpacked(node).get_object().get(object) != SUCCESS) return 0;
+    if (object.at_key(std::string_view(name, length)).get(found) != SUCCESS) return 0;
+    *member = packed(found);
+    return 1;
+}
+
+extern "C" heartline_json_walk heartline_json_begin(heartline_json_node node) {
+    heartline_json_walk walk{};
+    dom::array array;
+    if (unpacked(node).get_array().get(array) != SUCCESS) return walk;
+    Iterator begin = array.begin(), end = array.end();
+    std::memcpy(walk.next, static_cast<const void *>(&begin), sizeof walk.next);
+    std::memcpy(walk.end, static_cast<const void *>(&end), sizeof walk.end);
+    return walk;
+}
+
+extern "C" int heartline_json_next(heartline_json_walk *walk, heartline_json_node *element) {
+    // Nothing to walk through has no document.
+    if (walk->end[0] == 0) return 0;
+    Iterator next, end;
+    std::memcpy(static_cast<void *>(&next), walk->next, sizeof walk->next);
+    std::memcpy(static_cast<void *>(&end), walk->end, sizeof walk->end);
+    if (!(next != end)) return 0;
+    *element = packed(*next);
+    ++next;
+    std::memcpy(walk->next, static_cast<const void *>(&next), sizeof walk->next);
+    return 1;
+}
+
+extern "C" size_t heartline_json_write_number(double number, char *text) {
+    return size_t(std::to_chars(text, text + 32, number).ptr - text);
 }

@@ -12,6 +12,7 @@
 #include <sys/prctl.h>
 #include <sys/socket.h>
 #include <sys/syscall.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 int heartline_accept(int listener, struct sockaddr *address, socklen_t *length) {
@@ -108,5 +109,8 @@ int heartline_spawn(const char *path, char *const arguments[], char *const envir
     int failure = 0;
     ssize_t count = read(report[0], &failure, sizeof failure);
     close(report[0]);
-    return count == (ssize_t)sizeof failure ? -failure : child;
+    if (count != (ssize_t)sizeof failure) return child;
+    // Nobody will hear of this child: without being waited for it would stay a zombie.
+    while (waitpid(child, NULL, 0) < 0 && errno == EINTR) {}
+    return -failure;
 }

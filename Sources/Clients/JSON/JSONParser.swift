@@ -27,7 +27,7 @@ public enum JSONError: Error, Hashable, Sendable, CustomStringConvertible {
 /// The names of the fields that a parse hands out, by index. Made once, used for every document.
 @safe public final class JSONFields: Sendable {
     @usableFromInline let count: Int
-    nonisolated(unsafe) fileprivate let names: UnsafeMutablePointer<heartline_json_name>
+    nonisolated(unsafe) let names: UnsafeMutablePointer<heartline_json_name>
 
     public init(_ fields: [StaticString]) {
         count = fields.count
@@ -53,7 +53,7 @@ public enum JSONKind: Int32, Sendable {
 /// at any depth. Unknown fields are ignored.
 /// - Thread safety: not `Sendable`; one for each thread.
 @safe public struct JSONParser: ~Copyable {
-    private let parser: OpaquePointer
+    let parser: OpaquePointer
     private let fields: JSONFields
     private let values: UnsafeMutablePointer<heartline_json_value>
 
@@ -175,12 +175,17 @@ public enum JSONKind: Int32, Sendable {
         return unsafe Self.lend(item, body)
     }
 
+    func name(_ field: Int) -> UnsafeMutablePointer<heartline_json_name> {
+        precondition(field >= 0 && field < fields.count)
+        return unsafe fields.names + field
+    }
+
     private func value(_ field: Int) -> heartline_json_value {
         precondition(field >= 0 && field < fields.count)
         return unsafe values[field]
     }
 
-    private static func lend<Result>(
+    static func lend<Result>(
         _ value: heartline_json_value, _ body: (Span<UInt8>) -> Result
     ) -> Result {
         let bytes = unsafe UnsafeRawBufferPointer(start: value.text, count: value.length)

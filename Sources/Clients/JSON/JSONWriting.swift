@@ -1,4 +1,5 @@
 public import Bytes
+internal import CSimdjson
 
 /// JSON written byte by byte, for hot paths: no `String`, no encoder, no allocation of its own.
 extension ByteBuffer {
@@ -31,5 +32,21 @@ extension ByteBuffer {
     /// Appends a JSON string with quotes.
     public mutating func append(jsonString text: String) {
         append(jsonString: ByteBuffer(text.utf8).span)
+    }
+
+    /// Appends a finite number, as the shortest text that reads as the same.
+    public mutating func append(jsonNumber value: Double) {
+        precondition(value.isFinite, "JSON has no such number")
+        if let whole = Int64(exactly: value), whole.magnitude < 1 << 53 {
+            append(decimal: whole)
+            return
+        }
+        var text = InlineArray<32, UInt8>(repeating: 0)
+        var span = text.mutableSpan
+        let count = unsafe span.withUnsafeMutableBytes { bytes in
+            unsafe heartline_json_write_number(
+                value, bytes.baseAddress!.assumingMemoryBound(to: CChar.self))
+        }
+        append(text.span.extracting(0..<count))
     }
 }

@@ -49,4 +49,14 @@ extension PostgresConnection {
     public func waitReadable(orReadable other: Int32 = -1, timeout: Duration) -> Bool {
         waitForSocket(socketDescriptor, orReadable: other, timeout: timeout)
     }
+
+    /// Waits until `advance` has something to do, or `other` is readable.
+    ///
+    /// - Parameter other: a second descriptor, for example a waker's.
+    /// - Returns: whether that happened before `timeout` passed.
+    @discardableResult
+    public func waitForAnswer(orReadable other: Int32, timeout: Duration) -> Bool {
+        waitForSocket(
+            socketDescriptor, orWritable: wantsWrite, orReadable: other, timeout: timeout)
+    }
 }

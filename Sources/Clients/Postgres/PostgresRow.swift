@@ -116,6 +116,11 @@ public struct PostgresRow {
         ) { $0.text }
     }
 
+    /// As `optionalText`, but as bytes.
+    public func optionalTextBytes(_ column: Int) throws(PostgresError) -> ByteBuffer? {
+        try read(column, .text, "text") { ByteBuffer(copying: $0) }
+    }
+
     public func text(_ column: Int) throws(PostgresError) -> String {
         guard let value = try optionalText(column) else { throw null(column) }
         return value

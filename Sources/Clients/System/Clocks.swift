@@ -19,6 +19,13 @@ public enum SystemClock {
     /// CPU time that this process has used, in nanoseconds.
     public static func processCPUNanoseconds() -> UInt64 { heartline_process_cpu_nanoseconds() }
 
+    /// CPU time that the calling thread has used, in nanoseconds.
+    public static func threadCPUNanoseconds() -> UInt64 {
+        var time = timespec()
+        unsafe clock_gettime(CLOCK_THREAD_CPUTIME_ID, &time)
+        return UInt64(time.tv_sec) * 1_000_000_000 + UInt64(time.tv_nsec)
+    }
+
     private static func read(_ clock: clockid_t) -> Int64 {
         var time = timespec()
         unsafe clock_gettime(clock, &time)

@@ -111,3 +111,29 @@ COMMENT ON COLUMN heartline.silences.ends_at IS 'Up to here; ending it early set
 COMMENT ON COLUMN heartline.silences.reason IS 'Why.';
 COMMENT ON COLUMN heartline.silences.created_by IS 'The operator.';
 COMMENT ON COLUMN heartline.silences.created_at IS 'When it was made.';
+
+-- History ----------------------------------------------------------------------------------------
+
+CREATE VIEW heartline.device_uptime_days AS
+    SELECT device_id, day,
+           sum(seconds) FILTER (WHERE state NOT IN ('unknown', 'stopped', 'suspended', 'removed'))::float8
+               AS seconds_known,
+           COALESCE(sum(seconds) FILTER (WHERE state = 'healthy'), 0)::float8 AS seconds_up,
+           (COALESCE(sum(seconds) FILTER (WHERE state = 'healthy'), 0)
+               / sum(seconds) FILTER (WHERE state NOT IN ('unknown', 'stopped', 'suspended', 'removed')))::float8
+               AS share
+      FROM (SELECT h.device_id, h.state, d.day::date AS day,
+                   EXTRACT(epoch FROM LEAST(COALESCE(h.ended_at, now()), (d.day + interval '1 day') AT TIME ZONE 'UTC')
+                                    - GREATEST(h.started_at, d.day AT TIME ZONE 'UTC')) AS seconds
+              FROM heartline.device_state_history h
+             CROSS JOIN LATERAL generate_series(
+                       date_trunc('day', h.started_at AT TIME ZONE 'UTC'),
+                       COALESCE(h.ended_at, now()) AT TIME ZONE 'UTC', interval '1 day') AS d(day)) pieces
+     WHERE seconds > 0
+     GROUP BY device_id, day;
+COMMENT ON VIEW heartline.device_uptime_days IS 'For each device and day (UTC) how long its tunnel was up. Known: healthy, stale, down, recovering or offline; what was unknown, stopped by the agent or suspended counts neither way.';
+COMMENT ON COLUMN heartline.device_uptime_days.device_id IS 'The device.';
+COMMENT ON COLUMN heartline.device_uptime_days.day IS 'The day, in UTC.';
+COMMENT ON COLUMN heartline.device_uptime_days.seconds_known IS 'Seconds of the day that are judged, up to now; null if none were.';
+COMMENT ON COLUMN heartline.device_uptime_days.seconds_up IS 'Seconds in which it was healthy. A stale tunnel is not up: its keys are no longer valid.';
+COMMENT ON COLUMN heartline.device_uptime_days.share IS 'seconds_up / seconds_known, from 0 to 1; null if nothing is known.';

@@ -62,6 +62,36 @@ int heartline_json_element(heartline_json *parser, const heartline_json_name *na
 int heartline_json_element_object(heartline_json *parser, const heartline_json_name *name,
                                   size_t index, heartline_json_value *value);
 
+/// The object that field `name` of the last document holds: `text` and `length` are its JSON, valid
+/// until the next call or parse.
+int heartline_json_field_object(heartline_json *parser, const heartline_json_name *name,
+                                heartline_json_value *value);
+
+/// A value inside the last document, until the next parse.
+typedef struct {
+    uint64_t words[2];
+} heartline_json_node;
+
+/// A way through an array.
+typedef struct {
+    uint64_t next[2];
+    uint64_t end[2];
+} heartline_json_walk;
+
+/// The whole of the last document.
+heartline_json_node heartline_json_root(const heartline_json *parser);
+void heartline_json_read(heartline_json_node node, heartline_json_value *value);
+/// Member `name` of an object; 0 if there is none, or `node` is no object.
+int heartline_json_member(heartline_json_node node, const char *name, size_t length,
+                          heartline_json_node *member);
+/// Begins at the first element; a value that is no array has none.
+heartline_json_walk heartline_json_begin(heartline_json_node node);
+/// The next element; 0 behind the last.
+int heartline_json_next(heartline_json_walk *walk, heartline_json_node *element);
+
+/// Writes a finite number as the shortest text that reads as the same. `text` has room for 32 bytes.
+size_t heartline_json_write_number(double number, char *text);
+
 #ifdef __cplusplus
 }
 #endif

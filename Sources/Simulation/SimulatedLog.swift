@@ -38,6 +38,9 @@ public final class SimulatedLog: Sendable {
         var batches: [(due: Int64, batch: RecordBatch, receipt: DeliveryReceipt?)] = []
         var published: [PublishedEvent] = []
         var isCalm = false
+        /// Records are there as soon as they are appended, unless their partition is stalled.
+        var isLive = false
+        var stalled: [Bool]
     }
 
     /// An event that a worker published.
@@ -61,7 +64,34 @@ public final class SimulatedLog: Sendable {
                 ends: Array(repeating: 0, count: count),
                 earliest: Array(repeating: 0, count: count),
                 owners: Array(repeating: nil, count: count),
-                heirs: Array(repeating: nil, count: count)))
+                heirs: Array(repeating: nil, count: count),
+                stalled: Array(repeating: false, count: count)))
+    }
+
+    /// A log that is empty and grows by `append`; what is appended is there at once, unless its
+    /// partition is stalled.
+    public static func live(partitions: Int, seed: UInt64) -> SimulatedLog {
+        let log = SimulatedLog(records: Array(repeating: [], count: partitions), seed: seed)
+        log.state.withLock { $0.isLive = true }
+        return log
+    }
+
+    /// What a stalled partition takes in cannot be read until it goes on.
+    public func setStalled(_ partition: Int, _ isStalled: Bool) {
+        state.withLock { state in
+            state.stalled[partition] = isStalled
+            if !isStalled { state.ends[partition] = state.records[partition].count }
+        }
+    }
+
+    /// When something happens by itself that concerns `member`: a batch is answered, or a change of
+    /// its assignment can be heard of. `nil`: nothing is on its way.
+    public func nextDue(_ member: Int) -> Int64? {
+        state.withLock { state in
+            let change = state.changes[member]?.first?.due
+            guard let batch = state.isDown ? nil : state.batches.first?.due else { return change }
+            return min(batch, change ?? batch)
+        }
     }
 
     public var partitions: Int { state.withLock { $0.records.count } }
@@ -85,11 +115,11 @@ public final class SimulatedLog: Sendable {
         state.withLock { $0.earliest[partition] = offset }
     }
 
-    /// Appends a record that is there at once.
+    /// Appends a record that is there at once, unless the partition is stalled.
     public func append(_ record: SimulatedRecord, to partition: Int) {
         state.withLock {
             $0.records[partition].append(record)
-            $0.ends[partition] = $0.records[partition].count
+            if !$0.stalled[partition] { $0.ends[partition] = $0.records[partition].count }
         }
     }
 
@@ -100,6 +130,10 @@ public final class SimulatedLog: Sendable {
         state.withLock {
             $0.isCalm = true
             $0.isDown = false
+            for partition in $0.stalled.indices {
+                $0.stalled[partition] = false
+                if $0.isLive { $0.ends[partition] = $0.records[partition].count }
+            }
         }
     }
 
@@ -111,7 +145,9 @@ public final class SimulatedLog: Sendable {
             for partition in 0..<state.records.count {
                 let left = state.records[partition].count - state.ends[partition]
                 // Arrival is uneven, and a partition stalls now and then.
-                if state.isCalm {
+                if state.isLive {
+                    if !state.stalled[partition] { state.ends[partition] += left }
+                } else if state.isCalm {
                     state.ends[partition] += left
                 } else if left > 0, state.random.chance(600) {
                     state.ends[partition] += min(left, state.random.below(12))
@@ -237,6 +273,15 @@ public final class SimulatedConsumer: EventConsumer {
     init(log: SimulatedLog, member: Int) {
         self.log = log
         self.member = member
+    }
+
+    /// Whether a poll would find something.
+    public var hasUnread: Bool {
+        log.state.withLock { state in
+            positions.contains { partition, position in
+                !paused.contains(partition) && Int(position) < state.ends[Int(partition)]
+            }
+        }
     }
 
     private func unavailable(

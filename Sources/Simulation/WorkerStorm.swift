@@ -11,7 +11,7 @@ internal import System
 /// A run goes through a storm of crashes, lost answers, outages, rebalances, zombies, stalls and clock
 /// jumps, then through a calm in which everything is caught up. What stands in the tables and topics
 /// afterwards must equal what one clean pass over the same records makes.
-public struct Simulation<P: Processor> {
+public struct WorkerStorm<P: Processor> {
     /// What a run leaves behind.
     public struct Outcome: Equatable {
         public var tables: SimulatedTables

@@ -1,26 +1,26 @@
-import Bytes
-import COpenSSL
-import Crypto
-import JWT
+internal import Bytes
+internal import COpenSSL
+internal import Crypto
+public import JWT
 
 /// An identity provider's private key, made by OpenSSL. Only tests sign.
-@safe final class SigningKey: @unchecked Sendable {
-    static let rsa = SigningKey(rsaBits: 2048)
-    static let otherRSA = SigningKey(rsaBits: 2048)
-    static let p256 = SigningKey(curve: "P-256")
-    static let otherP256 = SigningKey(curve: "P-256")
+@safe public final class SigningKey: @unchecked Sendable {
+    public static let rsa = SigningKey(rsaBits: 2048)
+    public static let otherRSA = SigningKey(rsaBits: 2048)
+    public static let p256 = SigningKey(curve: "P-256")
+    public static let otherP256 = SigningKey(curve: "P-256")
 
-    let isRSA: Bool
+    public let isRSA: Bool
     private let key: OpaquePointer
 
-    init(rsaBits: Int) {
+    public init(rsaBits: Int) {
         isRSA = true
         unsafe key = Self.generate("RSA") {
             unsafe EVP_PKEY_CTX_set_rsa_keygen_bits($0, Int32(rsaBits))
         }
     }
 
-    init(curve: String) {
+    public init(curve: String) {
         isRSA = false
         unsafe key = Self.generate("EC") { unsafe EVP_PKEY_CTX_set_group_name($0, curve) }
     }
@@ -43,7 +43,7 @@ import JWT
     }
 
     /// A number of the key, big-endian: `n` and `e`, or `qx` and `qy`.
-    func number(_ name: String) -> [UInt8] {
+    public func number(_ name: String) -> [UInt8] {
         var number: OpaquePointer?
         let isRead = unsafe EVP_PKEY_get_bn_param(key, name, &number) == 1
         precondition(isRead)
@@ -56,7 +56,7 @@ import JWT
     }
 
     /// The DER form that files hold, of the public half.
-    var subjectPublicKeyInfo: [UInt8] {
+    public var subjectPublicKeyInfo: [UInt8] {
         let size = unsafe i2d_PUBKEY(key, nil)
         var bytes = [UInt8](repeating: 0, count: Int(size))
         unsafe bytes.withUnsafeMutableBufferPointer {
@@ -67,7 +67,7 @@ import JWT
     }
 
     /// A signature as JWS has it.
-    func sign(_ message: [UInt8]) -> [UInt8] {
+    public func sign(_ message: [UInt8]) -> [UInt8] {
         let context = unsafe EVP_MD_CTX_new()
         defer { unsafe EVP_MD_CTX_free(context) }
         var signature = [UInt8](repeating: 0, count: 1024)
@@ -92,44 +92,25 @@ import JWT
     }
 
     /// `header.claims.signature`.
-    func token(header: String, claims: String) -> [UInt8] {
-        let input = "\(encoded(header)).\(encoded(claims))"
-        return Array("\(input).\(encoded(sign(Array(input.utf8))))".utf8)
+    public func token(header: String, claims: String) -> [UInt8] {
+        let input = "\(Self.encoded(Array(header.utf8))).\(Self.encoded(Array(claims.utf8)))"
+        return Array("\(input).\(Self.encoded(sign(Array(input.utf8))))".utf8)
     }
 
     /// A JSON Web Key; `more` are further members, each with a comma before it.
-    func jwk(more: String) -> String {
+    public func jwk(more: String) -> String {
         let numbers =
             isRSA
-            ? #""kty":"RSA","n":"\#(encoded(number("n")))","e":"\#(encoded(number("e")))""#
-            : #""kty":"EC","crv":"P-256","x":"\#(encoded(number("qx")))","y":"\#(encoded(number("qy")))""#
+            ? #""kty":"RSA","n":"\#(Self.encoded(number("n")))","e":"\#(Self.encoded(number("e")))""#
+            : #""kty":"EC","crv":"P-256","x":"\#(Self.encoded(number("qx")))","y":"\#(Self.encoded(number("qy")))""#
         return "{\(numbers)\(more)}"
     }
 
-    func webKey(id: String) throws -> JSONWebKey {
+    public func webKey(id: String) throws -> JSONWebKey {
         isRSA
             ? try JSONWebKey(id: id, rsaModulus: number("n"), exponent: number("e"))
             : try JSONWebKey(id: id, p256X: number("qx"), y: number("qy"))
     }
-}
 
-func encoded(_ bytes: [UInt8]) -> String { Base64URL.encode(bytes.span) }
-func encoded(_ text: String) -> String { encoded(Array(text.utf8)) }
-
-func decoded(_ text: String) -> [UInt8] {
-    let bytes = Array(text.utf8)
-    return Base64URL.decode(bytes.span)!
-}
-
-/// SplitMix64: the same numbers for the same seed.
-struct SeededNumbers: RandomNumberGenerator {
-    var state: UInt64
-
-    mutating func next() -> UInt64 {
-        state &+= 0x9E37_79B9_7F4A_7C15
-        var z = state
-        z = (z ^ z >> 30) &* 0xBF58_476D_1CE4_E5B9
-        z = (z ^ z >> 27) &* 0x94D0_49BB_1331_11EB
-        return z ^ z >> 31
-    }
+    private static func encoded(_ bytes: [UInt8]) -> String { Base64URL.encode(bytes.span) }
 }

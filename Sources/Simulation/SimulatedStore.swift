@@ -48,6 +48,12 @@ public struct SimulatedTables: Equatable, Sendable {
                     if new[column.name] == nil { new[column.name] = old?[column.name] }
                 }
                 keyed[table.name, default: [:]][key] = new
+            case .delete:
+                keyed[table.name] = keyed[table.name]?.filter { _, old in
+                    !table.key.allSatisfy {
+                        old[table.columns[$0].name] == row[table.columns[$0].name]
+                    }
+                }
             }
         }
     }
@@ -157,6 +163,9 @@ public final class SimulatedStore {
     /// Rows that are rejected: origin offsets, by partition.
     public var poisoned: Set<Int64> = []
 
+    /// Told of every commit that was made, after it was.
+    public var observer: ((_ partition: Int32, PartitionCommit) -> Void)?
+
     public init(seed: UInt64) { random = SplitMix64(seed: seed) }
 
     public func setDown(_ isDown: Bool) { self.isDown = isDown }
@@ -232,6 +241,7 @@ public final class SimulatedStore {
         partitions[partition] = row
         outbox[.pipeline, default: [:]][partition, default: OutboxBuffer()].append(commit.outbox)
         outbox[.rejectedRows, default: [:]][partition, default: OutboxBuffer()].append(rejected)
+        observer?(partition, commit)
         return rejected
     }
 
@@ -269,7 +279,9 @@ public final class SimulatedStore {
         outbox[source]?[partition] = kept
     }
 
-    func openIngestSilent(since: EventTime?) -> Bool {
+    /// What a worker asks for; also for tests, as another worker.
+    @discardableResult
+    public func openIngestSilent(since: EventTime?) -> Bool {
         if let last = alerts.last {
             guard let resolved = last.resolved else { return true }
             if let since, resolved > since.milliseconds { return false }
@@ -308,6 +320,12 @@ public final class SimulatedSession: StreamStore {
         advance()
         guard let first = replies.first, first.due <= store.now || store.isCalm else { return nil }
         return replies.removeFirst().1
+    }
+
+    /// When the next request is carried out or the next reply is there; `nil`: nothing is under way.
+    public var nextDue: Int64? {
+        guard let request = requests.first?.due else { return replies.first?.due }
+        return min(request, replies.first?.due ?? request)
     }
 
     /// The worker has crashed: what was on its way is carried out later, or never.
