@@ -23,11 +23,13 @@ build: bootstrap
 	@$(SWIFT) build $(FLAGS) --build-tests
 
 test: bootstrap-test build
-	@$(SWIFT) test -c release --skip-build --disable-xctest
+	@scripts/test $(SWIFT) test -c release --skip-build --disable-xctest
 
 bench: bootstrap-bench
 	@$(SWIFT) build $(FLAGS) --product heartline
 	@scripts/bench --heartline $(HEARTLINE)
+	@Benchmarks/pushes.py --heartline $(HEARTLINE)
+	@Benchmarks/sockets.py --heartline $(HEARTLINE)
 	@$(HEARTLINE) bench $(ARGUMENTS)
 
 check: bootstrap lint tidy build pipelines test
