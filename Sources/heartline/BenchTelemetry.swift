@@ -95,13 +95,14 @@ private final class BenchSender: Sendable {
 
     private func send(_ requests: Int) throws -> (answered: Int, cpu: UInt64) {
         let request = try CurlRequest(
-            .post, url, headers: headers + [("Content-Type", "application/json"), ("Expect", "")],
+            .post, url, headers: headers + [("Content-Type", "application/json")],
             usesEnvironmentProxy: false)
         var transfers = try CurlTransfers(
             maximumTransfers: Self.parallel, maximumConnections: Self.parallel)
         var started = 0
         var answered = 0
         var ended = 0
+        var other: String?
         let deadline = SystemClock.monotonicMilliseconds() + Self.patience
         while ended < requests {
             while started < requests, !transfers.isFull {
@@ -110,7 +111,14 @@ private final class BenchSender: Sendable {
                 started += 1
             }
             ended += try transfers.poll(milliseconds: 100) { completion, _ in
-                if completion.status == 200 { answered += 1 }
+                if completion.status == 200 {
+                    answered += 1
+                } else {
+                    other = "\(completion.status) \(completion.error.map { "\($0)" } ?? "")"
+                }
+            }
+            if let other {
+                throw Failure("measuring telemetry: \(url) answered \(other)")
             }
             guard SystemClock.monotonicMilliseconds() < deadline else {
                 throw Failure("measuring telemetry: \(ended) of \(requests) answers in 120 s")
