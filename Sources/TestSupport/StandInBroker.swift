@@ -57,7 +57,7 @@ public final class StandInBroker: Sendable {
     /// What clients take as `bootstrap.servers`.
     public var brokers: String { "localhost:\(port)" }
 
-    /// A certificate for `localhost` that nobody has signed but itself, and its key, as PEM files.
+    /// A certificate for `localhost` and 127.0.0.1 that nobody has signed but itself, and its key, as PEM files.
     public static func makeCertificate(
         in folder: String, _ name: String = "broker"
     ) throws -> (certificate: String, key: String) {
@@ -68,7 +68,7 @@ public final class StandInBroker: Sendable {
                 [
                     "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1",
                     "-nodes", "-days", "2", "-subj", "/CN=localhost", "-addext",
-                    "subjectAltName=DNS:localhost", "-keyout", files.key, "-out",
+                    "subjectAltName=DNS:localhost,IP:127.0.0.1", "-keyout", files.key, "-out",
                     files.certificate,
                 ]))
         guard case .exited(0) = status else { throw BrokenPromise("openssl: \(output)") }

@@ -12,9 +12,12 @@ struct PhonesTests {
     private static let python = root + ".build/agent-python/bin/python3"
     private static var isInstalled: Bool { FileSystem.exists(python) }
 
-    private static func phones(_ words: [String]) async throws -> String {
+    private static func phones(
+        _ words: [String], environment: [String: String] = [:]
+    ) async throws -> String {
         let process = try HeartlineProcess(
-            [root + "Tests/Contract/phones.py"] + words, executable: python)
+            [root + "Tests/Contract/phones.py"] + words, environment: environment,
+            executable: python)
         let hasEnded = await holds(within: 600) { process.hasEnded }
         if !hasEnded { process.send(SIGKILL) }
         let status = await process.waitForEnd()
@@ -24,8 +27,9 @@ struct PhonesTests {
 
     @Test(
         "sign in, meet, wave, exchange keys, write, miss messages, are revoked, block and erase",
-        .enabled(if: isInstalled, "scripts/bootstrap test installs what it needs"))
-    func play() async throws {
+        .enabled(if: isInstalled, "scripts/bootstrap test installs what it needs"),
+        arguments: [false, true])
+    func play(overTLS: Bool) async throws {
         let folder = try TemporaryFolder()
         _ = try await Self.phones(["keys", "--folder", folder.path])
         try FileSystem.makeDirectory("\(folder.path)/pipelines", mode: 0o755)
@@ -34,15 +38,21 @@ struct PhonesTests {
                 contentsOfFile: Self.root + "pipelines/\(name).yaml", encoding: .utf8)
             _ = try folder.write(text, to: "pipelines/\(name).yaml")
         }
+        let files = try StandInBroker.makeCertificate(in: folder.path, "server")
+        try FileSystem.setMode(files.key, 0o600)
+        let tls = ["--tls-certificate", files.certificate, "--tls-key", files.key]
         let running = try await RunningHeartline(
             in: folder,
-            [
+            (overTLS ? tls : []) + [
                 "--apple-audience", "app.example", "--apple-jwks", "\(folder.path)/apple.json",
                 "--google-audience", "app.example", "--google-jwks",
                 "\(folder.path)/google.json",
             ])
         let output = try await Self.phones(
-            ["play", "--folder", folder.path, "--server", running.places.listen])
+            ["play", "--folder", folder.path, "--server", running.places.listen],
+            // OpenSSL's, and so Python's.
+            environment: overTLS ? ["SSL_CERT_FILE": files.certificate] : [:])
+        #expect(running.places.listen.hasPrefix(overTLS ? "https:" : "http:"))
         #expect(output.contains("done"), "\(running.process.errors().suffix(4_000))")
     }
 }
