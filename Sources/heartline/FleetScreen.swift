@@ -100,7 +100,7 @@ enum FleetScreen {
         return reasons.prefix(3).map { "\($0.reason) \($0.count)" }.joined(separator: ", ")
     }
 
-    private static func rate(_ perSecond: Double) -> String {
+    static func rate(_ perSecond: Double) -> String {
         perSecond < 10 ? "\(Double(Int(perSecond * 10)) / 10)/s" : "\(Int(perSecond.rounded()))/s"
     }
 
