@@ -23,7 +23,8 @@ public final class AdminListener: Sendable {
         self.administration = administration
         server = try Server(configuration: configuration) { _ in
             AdminAPI(
-                readiness, administration, metrics.flatMap { metrics in
+                readiness, administration,
+                metrics.flatMap { metrics in
                     guardian.map { (metrics.sources, $0) }
                 })
         }

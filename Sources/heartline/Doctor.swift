@@ -69,7 +69,8 @@ enum Doctor {
         } else {
             report.fail(
                 name, "\(data) cannot be written by this user (\(UnixAccount.currentName))",
-                do: "run this as the user that runs heartline, or give the directory to it with chown -R"
+                do:
+                    "run this as the user that runs heartline, or give the directory to it with chown -R"
             )
         }
         checkDisk(data, &report)
@@ -132,7 +133,8 @@ enum Doctor {
         {
             report.fail(
                 "secrets", "\(data)/secret-key is gone, and HEARTLINE_SECRET_KEY is not set",
-                do: "restore the file from its copy: what it sealed cannot be opened without it, and another key is refused"
+                do:
+                    "restore the file from its copy: what it sealed cannot be opened without it, and another key is refused"
             )
         } else if good > 0 {
             report.ok("secrets", "\(good) files, readable by their owner only")
@@ -146,7 +148,8 @@ enum Doctor {
     ) {
         guard let address = arguments.optionalText("database") ?? running?.file.database else {
             report.ok(
-                "database", "not looked at: a private one runs with its instance only, and none runs")
+                "database",
+                "not looked at: a private one runs with its instance only, and none runs")
             checkLog(arguments, nil, &report)
             return
         }
@@ -161,7 +164,8 @@ enum Doctor {
         } catch {
             report.fail(
                 "database", "\(error)",
-                do: "check that PostgreSQL runs and that \(DatabaseAccess.shown(address)) leads to it; heartline goes on by itself when it is back"
+                do:
+                    "check that PostgreSQL runs and that \(DatabaseAccess.shown(address)) leads to it; heartline goes on by itself when it is back"
             )
             checkLog(arguments, nil, &report)
             return
@@ -254,12 +258,14 @@ enum Doctor {
         } catch let error as RegistryError where error.kind == .noNetwork {
             report.warn(
                 "secret key", "\(error)",
-                do: "heartline migrate, with SERVER_SALT and HEARTLINE_SECRET_KEY in the environment"
+                do:
+                    "heartline migrate, with SERVER_SALT and HEARTLINE_SECRET_KEY in the environment"
             )
         } catch let error as RegistryError {
             report.fail(
                 "secret key", "\(error)",
-                do: "give the key that this database was made with, or the database that belongs to this key"
+                do:
+                    "give the key that this database was made with, or the database that belongs to this key"
             )
         } catch {
             report.fail("secret key", "\(error)", do: "see what the check of the schema says")
@@ -311,7 +317,8 @@ enum Doctor {
                             "log", difference, do: "heartline topics create --brokers LIST")
                     } else {
                         report.warn(
-                            "log", difference, do: "kafka-configs.sh --alter, or leave it so knowingly"
+                            "log", difference,
+                            do: "kafka-configs.sh --alter, or leave it so knowingly"
                         )
                     }
                 }
@@ -323,7 +330,8 @@ enum Doctor {
                     report.fail(
                         "log",
                         "topic \(topic.rawValue) has \(found.map(String.init) ?? "no") partitions, the database says \(count)",
-                        do: "use the data directory and the database that belong together; heartline topics create makes topics that are missing"
+                        do:
+                            "use the data directory and the database that belong together; heartline topics create makes topics that are missing"
                     )
                 }
             }
@@ -353,7 +361,8 @@ enum Doctor {
                 report.fail(
                     "pipelines' places",
                     "\(place): \(range.earliest - next) records that it has not read are gone",
-                    do: "heartline pipeline resume \(pipeline) --partition \(partition) goes on without them"
+                    do:
+                        "heartline pipeline resume \(pipeline) --partition \(partition) goes on without them"
                 )
             } else if next > range.next {
                 isGood = false
@@ -389,10 +398,12 @@ enum Doctor {
             let remedy = "get a new one and send heartline SIGHUP: it reads the files again"
             if left <= 0 {
                 report.fail(
-                    name, "the certificate in \(certificate) expired \(days(-left)) ago", do: remedy)
+                    name, "the certificate in \(certificate) expired \(days(-left)) ago", do: remedy
+                )
             } else if !context.warnings.isEmpty {
                 report.fail(
-                    name, context.warnings.joined(separator: "; "), do: "check the clock, or " + remedy)
+                    name, context.warnings.joined(separator: "; "),
+                    do: "check the clock, or " + remedy)
             } else if left < 14 * 86_400 {
                 report.warn(
                     name, "the certificate in \(certificate) expires in \(days(left))", do: remedy)
@@ -412,7 +423,8 @@ enum Doctor {
     }
 
     private static func checkFiles(_ arguments: Arguments, _ report: inout DoctorReport) {
-        report.run("pipeline files", do: "heartline pipeline lint tells line and column") { report in
+        report.run("pipeline files", do: "heartline pipeline lint tells line and column") {
+            report in
             let files = try Service.pipelineFiles(arguments)
             report.ok("pipeline files", files.map(\.name).sorted().joined(separator: ", "))
         }

@@ -51,7 +51,10 @@ struct DoctorReport {
         }
         let failed = checks.count { $0.outcome == .failed }
         let warnings = checks.count { $0.outcome == .warning }
-        text += failed + warnings == 0 ? "\nAll is well.\n" : "\n\(failed) failed, \(warnings) \(warnings == 1 ? "warning" : "warnings").\n"
+        text +=
+            failed + warnings == 0
+            ? "\nAll is well.\n"
+            : "\n\(failed) failed, \(warnings) \(warnings == 1 ? "warning" : "warnings").\n"
         return text
     }
 

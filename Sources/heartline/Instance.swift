@@ -476,7 +476,8 @@ final class Instance {
             let waiting = file.waitingForStart(comparedTo: files[index])
             if !waiting.isEmpty {
                 Log.tell(
-                    "The pipeline \(file.name): \(waiting.joined(separator: ", ")) changed, which waits for the next start.\n")
+                    "The pipeline \(file.name): \(waiting.joined(separator: ", ")) changed, which waits for the next start.\n"
+                )
             }
             // Another processor cannot take the place of the one that runs.
             let isSame = files[index].processor.name == file.processor.name

@@ -74,7 +74,8 @@ enum InstanceOptions {
 
     static let frontEnd =
         [
-            listen, admin, adminToken, metricsToken, loops, durability, certificate, key, clientAuthority,
+            listen, admin, adminToken, metricsToken, loops, durability, certificate, key,
+            clientAuthority,
             clientRequired, insecure, frontEndName, provisionLimit,
         ] + ProximityOptions.options
     static let logging = [logLevel, logFormat]

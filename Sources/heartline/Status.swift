@@ -37,9 +37,15 @@ enum Status {
                 if arguments.wantsJSON {
                     Terminal.write(try json(status))
                 } else {
-                    let text =
-                        FleetScreen.text(status, since: last?.status, colors: isTerminal)
-                        + (glance?.text(since: last?.glance) ?? "")
+                    let front = glance?.text(since: last?.glance) ?? ""
+                    var text =
+                        FleetScreen.text(status, since: last?.status, colors: isTerminal) + front
+                    if isDrawing, let rows = Terminal.rows, text.count(where: { $0 == "\n" }) > rows
+                    {
+                        text =
+                            FleetScreen.text(
+                                status, since: last?.status, colors: true, isBrief: true) + front
+                    }
                     if isDrawing {
                         Terminal.draw(text)
                     } else if last != nil || !isWatching {

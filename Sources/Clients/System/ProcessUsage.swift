@@ -28,7 +28,8 @@ public struct ProcessUsage: Sendable {
             }
         }
         // One of them is that of the listing itself.
-        usage.openDescriptors = max(0, ((try? FileSystem.names(in: "/proc/self/fd").count) ?? 1) - 1)
+        usage.openDescriptors = max(
+            0, ((try? FileSystem.names(in: "/proc/self/fd").count) ?? 1) - 1)
         var limit = rlimit()
         if unsafe getrlimit(__rlimit_resource_t(RLIMIT_NOFILE.rawValue), &limit) == 0,
             limit.rlim_cur != rlim_t.max
