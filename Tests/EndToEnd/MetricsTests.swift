@@ -107,6 +107,10 @@ import Testing
         )
         #expect(documented.count == rows.count)
         #expect(Set(documented.keys) == known.union(elsewhere))
+        let sources =
+            try Self.file("Sources/heartline/Instance.swift")
+            + Self.file("Sources/Ingest/FrontEnd+Metrics.swift")
+        for name in elsewhere { #expect(sources.contains("\"\(name)\""), "\(name)") }
         for (name, type) in reading.types { #expect(documented[name] == type, "\(name)") }
         // With the words of the page itself.
         for match in text.matches(of: #/(?m)^\# HELP (\w+) (.*)$/#) {
@@ -118,13 +122,115 @@ import Testing
         #expect(await heartline.stop() == 0)
     }
 
+    /// A Prometheus of the test's own, with the example's configuration but for its places.
+    @Test("a real Prometheus reads it by the example, and understands every query of the dashboard")
+    func scraped() async throws {
+        let server = "/usr/bin/prometheus"
+        try #require(
+            FileSystem.isExecutable(server),
+            "the package prometheus is not installed: scripts/bootstrap test does it")
+        let heartline = try await RunningHeartline()
+        let device = try #require(try await heartline.addDevices(1).first)
+        #expect(try heartline.heartbeat(device).status == 200)
+        let folder = heartline.folder
+        let example = try Self.file("deploy/prometheus/prometheus.example.yml")
+        let target = try #require(URL(string: heartline.places.admin))
+        let configuration =
+            example
+            .replacing("15s", with: "1s")
+            .replacing("127.0.0.1:8081", with: "127.0.0.1:\(try #require(target.port))")
+            .replacing(
+                "/etc/prometheus/heartline-token", with: heartline.data + "/admin-token")
+        _ = try folder.write(configuration, to: "prometheus.yml")
+        _ = try folder.write(
+            try Self.file("deploy/prometheus/heartline.rules.yml"), to: "heartline.rules.yml")
+        let prometheus = try HeartlineProcess(
+            [
+                "--config.file=\(folder.path)/prometheus.yml",
+                "--storage.tsdb.path=\(folder.path)/prometheus",
+                "--web.listen-address=127.0.0.1:0",
+            ], executable: server)
+        var port: UInt16?
+        let isUp = await holds(within: 60) {
+            let found = prometheus.errors().firstMatch(
+                of: /"Listening on" address=127\.0\.0\.1:(\d+)/)
+            port = found.flatMap { UInt16($0.output.1) }
+            return port != nil || prometheus.hasEnded
+        }
+        let listening = try #require(isUp ? port : nil, "\(prometheus.errors())")
+        struct Answer: Decodable {
+            struct Data: Decodable {
+                struct Result: Decodable { var metric: [String: String] }
+                var result: [Result]
+            }
+            var status: String
+            var data: Data?
+            var error: String?
+        }
+        func query(_ text: String) throws -> Answer {
+            let words = text.utf8.map { String(format: "%%%02X", $0) }.joined()
+            let answer = try RawClient(host: "127.0.0.1", port: listening).request(
+                "GET", "/api/v1/query?query=\(words)", body: [])
+            return try JSONDecoder().decode(Answer.self, from: Foundation.Data(answer.body.bytes))
+        }
+        let isRead = try await holds(within: 60) {
+            let ready = try? query(
+                "heartline_ready == 1 and on(instance) up{job=\"heartline\"} == 1")
+            // Rates need two readings.
+            let rate = try? query("rate(heartline_heartbeats_total{result=\"accepted\"}[1m])")
+            return ready?.data?.result.count == 1 && rate?.data?.result.count == 1
+        }
+        #expect(isRead, "\(prometheus.errors())")
+        struct Dashboard: Decodable {
+            struct Panel: Decodable {
+                struct Target: Decodable { var expr: String }
+                var title: String
+                var targets: [Target]
+            }
+            var panels: [Panel]
+        }
+        let board = try JSONDecoder().decode(
+            Dashboard.self,
+            from: Foundation.Data(try Self.file("deploy/grafana/heartline.json").utf8))
+        var empty: [String] = []
+        for panel in board.panels {
+            for target in panel.targets {
+                let answer = try query(target.expr.replacing("$instance", with: ".*"))
+                #expect(
+                    answer.status == "success",
+                    "\(panel.title): \(target.expr): \(answer.error ?? "")")
+                if answer.data?.result.isEmpty != false { empty.append(target.expr) }
+            }
+        }
+        // Nobody asks other routes here, and nothing is spooled without Kafka.
+        #expect(
+            empty.allSatisfy { $0.contains("route!=") || $0.contains("heartline_spool_bytes") },
+            "\(empty)")
+        let firing = try query("ALERTS{alertstate=\"firing\"}")
+        #expect(firing.data?.result.map { $0.metric["alertname"] ?? "" } == [])
+        prometheus.send(SIGTERM)
+        _ = await prometheus.waitForEnd()
+        #expect(await heartline.stop() == 0)
+    }
+
     @Test("it takes the operators' token, or one of its own that is good for nothing else")
     func tokens() async throws {
         let folder = try TemporaryFolder()
         let token = String(repeating: "m-", count: 20)
         let file = try folder.write(token + "\n", to: "metrics-token")
         try FileSystem.setMode(file, 0o600)
-        let heartline = try await RunningHeartline(in: folder, ["--metrics-token-file", file])
+        let (certificate, key) = ("\(folder.path)/live.pem", "\(folder.path)/live.key")
+        let openssl = try HeartlineProcess(
+            [
+                "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1",
+                "-nodes", "-days", "2", "-subj", "/CN=live", "-keyout", key, "-out", certificate,
+            ], executable: "/usr/bin/openssl")
+        #expect(await openssl.waitForEnd() == 0)
+        let heartline = try await RunningHeartline(
+            in: folder,
+            [
+                "--metrics-token-file", file, "--tls-certificate", certificate, "--tls-key", key,
+            ])
         #expect(try page(heartline, token: nil).status == 401)
         #expect(try page(heartline, token: token + "x").status == 401)
         #expect(try page(heartline, token: token).status == 200)
@@ -135,6 +241,11 @@ import Testing
         #expect(
             try client.request("GET", "/admin/v1/devices", body: [], headers: header).status == 401)
         #expect(try client.request("POST", "/metrics", body: [], headers: header).status == 405)
+        let reading = MetricsReading(try page(heartline, token: token).text)
+        let end = try #require(
+            reading.sum("heartline_tls_certificate_expiry_timestamp_seconds"))
+        let left = end - Double(SystemClock.wallMilliseconds()) / 1_000
+        #expect(left > 86_400 && left <= 2 * 86_400)
         #expect(!(try page(heartline, token: token).text.contains(token)))
         #expect(await heartline.stop() == 0)
     }
