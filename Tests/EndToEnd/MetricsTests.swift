@@ -1,3 +1,4 @@
+import Bytes
 import Foundation
 import Metrics
 import Schemas
@@ -68,8 +69,7 @@ import Testing
             let reading = MetricsReading(text)
             return reading.types["heartline_alerts_open"] != nil
                 && reading.sum("heartline_pipeline_commit_duration_seconds_count") ?? 0 > 0
-                && reading.sum("heartline_devices", ["state": "unknown"]) ?? 0
-                    + (reading.sum("heartline_devices", ["state": "healthy"]) ?? 0) == 1
+                && reading.sum("heartline_devices") == 1
         }
         #expect(isComplete, "\(text)")
         let answer = try page(heartline, token: token)
@@ -173,7 +173,7 @@ import Testing
                 "GET", "/api/v1/query?query=\(words)", body: [])
             return try JSONDecoder().decode(Answer.self, from: Foundation.Data(answer.body.bytes))
         }
-        let isRead = try await holds(within: 60) {
+        let isRead = await holds(within: 60) {
             let ready = try? query(
                 "heartline_ready == 1 and on(instance) up{job=\"heartline\"} == 1")
             // Rates need two readings.
