@@ -71,9 +71,9 @@ import Testing
     @Test("a picture has no more lines than the terminal; partitions become a line a pipeline")
     func small() async throws {
         let heartline = try await RunningHeartline()
-        let (pictures, _) = try await watch(heartline, rows: 12, pictures: 3)
+        let (pictures, _) = try await watch(heartline, rows: 8, pictures: 3)
         for picture in pictures.dropFirst() {
-            #expect(picture.split(separator: "\n", omittingEmptySubsequences: false).count <= 12)
+            #expect(picture.split(separator: "\n", omittingEmptySubsequences: false).count <= 8)
         }
         #expect(pictures.contains { $0.contains("partitions") })
         #expect(await heartline.stop() == 0)

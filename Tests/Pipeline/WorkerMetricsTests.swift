@@ -92,6 +92,10 @@ import Testing
             records: [(0..<10).map { heartbeat($0, at: Self.start) }])
         bench.start()
         bench.run(3_000)
+        // Behind the snapshot, which the first commit brought.
+        for number in 0..<5 { bench.log.append(heartbeat(number, at: Self.start + 1), to: 0) }
+        bench.run(3_000)
+        #expect(bench.status.snapshots == 1)
         bench.crash()
         bench.start()
         bench.run(3_000)
