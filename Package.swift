@@ -68,6 +68,8 @@ let package = Package(
         client("Curl", ["CCurl", "Bytes"]),
         client("Kafka", ["CRdKafka"]),
         client("Zlib", ["CZlib", "Bytes"]),
+        // What a process tells Prometheus; no I/O.
+        client("Metrics", ["Bytes"]),
 
         // Signed tokens of identity providers; no I/O.
         library("JWT", ["JSON", "Crypto", "Bytes"]),
@@ -75,14 +77,16 @@ let package = Package(
         library("Schemas", ["JSON", "Crypto", "Bytes"], resources: [.copy("Migrations")]),
         library("Processors", ["Schemas", "Bytes"]),
         library("EventLog", ["Schemas", "Kafka", "KeyValue", "System", "Bytes"]),
-        library("HTTP", ["TLS", "Crypto", "CLlhttp", "CWslay", "CSystem", "System", "Bytes"]),
+        library(
+            "HTTP",
+            ["TLS", "Crypto", "CLlhttp", "CWslay", "CSystem", "Metrics", "System", "Bytes"]),
         // How apps are updated: sources, downloads, the installer; no HTTP server, no database.
         library("Updates", ["Curl", "JSON", "Crypto", "System", "Bytes"]),
         library(
             "Ingest",
             [
                 "HTTP", "EventLog", "Updates", "Schemas", "JWT", "JSON", "Zlib", "Crypto", "Curl",
-                "Postgres", "System", "Bytes",
+                "Postgres", "TLS", "Metrics", "System", "Bytes",
             ]),
         library("Sinks", ["EventLog", "Schemas", "Postgres", "Crypto", "System", "Bytes"]),
         library(
@@ -92,7 +96,7 @@ let package = Package(
             [
                 "Alerts", "Updates", "Processors", "Sinks", "EventLog", "Schemas", "Postgres",
                 "YAML", "Crypto",
-                "System",
+                "Metrics", "System",
                 "Bytes",
             ]),
         library("Fleet", ["Schemas", "Curl", "JSON", "Crypto", "System", "Bytes"]),
@@ -101,7 +105,7 @@ let package = Package(
             dependencies: [
                 "Alerts", "Ingest", "Pipeline", "Processors", "Sinks", "EventLog", "Kafka",
                 "HTTP", "JWT", "Updates", "Schemas", "Fleet", "Simulation", "Postgres", "Crypto",
-                "TLS", "KeyValue", "JSON", "YAML", "Curl", "Zlib", "System", "Bytes",
+                "TLS", "KeyValue", "JSON", "YAML", "Curl", "Zlib", "Metrics", "System", "Bytes",
             ],
             path: "Sources/heartline", swiftSettings: strict),
         library(
@@ -124,6 +128,8 @@ let package = Package(
         tests("Postgres", ["Postgres", "Schemas", "Pipeline", "System", "Bytes"]),
         tests("YAML", ["YAML"]),
         tests("Zlib", ["Zlib", "Bytes"]),
+        tests("Metrics", ["Metrics", "Bytes"]),
+        tests("System", ["System"]),
         tests("Schemas", ["Schemas", "JSON", "Bytes"]),
         tests("Processors", ["Processors", "Simulation", "Schemas", "Bytes"]),
         tests("EventLog", ["EventLog", "KeyValue", "Schemas", "System", "Bytes"]),
@@ -134,12 +140,12 @@ let package = Package(
                 "Postgres", "System", "Bytes",
             ]),
         tests(
-            "HTTP", ["HTTP", "TLS", "System", "Bytes"], exclude: ["websocket_client.py"]),
+            "HTTP", ["HTTP", "TLS", "Metrics", "System", "Bytes"], exclude: ["websocket_client.py"]),
         tests(
             "Ingest",
             [
                 "Ingest", "HTTP", "TLS", "EventLog", "Sinks", "Schemas", "Postgres", "JWT", "JSON",
-                "Crypto", "YAML", "Zlib", "Pipeline", "Simulation", "System", "Bytes",
+                "Crypto", "YAML", "Zlib", "Pipeline", "Simulation", "Metrics", "System", "Bytes",
             ]),
         tests(
             "Sinks",
@@ -157,7 +163,7 @@ let package = Package(
             "Pipeline",
             [
                 "Alerts", "Updates", "Pipeline", "Processors", "Sinks", "EventLog", "Simulation",
-                "Schemas", "Postgres", "YAML", "Crypto", "System", "Bytes",
+                "Schemas", "Postgres", "YAML", "Crypto", "Metrics", "System", "Bytes",
             ]),
         tests("Updates", ["Updates", "Curl", "Crypto", "System", "Bytes"]),
         tests("Fleet", ["Fleet", "Schemas", "Curl", "Crypto", "JSON", "System", "Bytes"]),
@@ -182,7 +188,7 @@ let package = Package(
             [
                 "Alerts", "Ingest", "Pipeline", "Processors", "Sinks", "EventLog", "Kafka", "HTTP",
                 "Schemas", "Fleet", "Simulation", "Postgres", "JSON", "Crypto", "Curl", "Zlib",
-                "System",
+                "Metrics", "System",
                 "Bytes",
             ]),
     ],

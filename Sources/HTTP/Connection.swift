@@ -73,6 +73,11 @@ final class Connection {
     var upgraded: (any UpgradedProtocol)?
     /// The same, if it is a WebSocket.
     var webSocket: WebSocketConnection?
+    /// What the request is counted as; 0 until its handler says.
+    var route = 0
+    /// When the round began that read the request whole, in monotonic nanoseconds; 0 where no handler
+    /// has a request to answer.
+    var startedAt: UInt64 = 0
     /// Size of the request whose answer is awaited.
     var requestBytes = 0
     /// What this connection adds to the loop's bytes in flight.

@@ -1,5 +1,6 @@
 internal import CSystem
 internal import Glibc
+internal import System
 internal import TLS
 
 extension EventLoop {
@@ -290,6 +291,8 @@ extension EventLoop {
         tally.requests += 1
         hasHandled = true
         connection.state = .answering
+        if roundStart == 0 { roundStart = SystemClock.monotonicNanoseconds() }
+        connection.startedAt = roundStart
         connection.requestBytes = head.count + body.count
         unsafe handler.handle(
             Request(RequestHead(head, facts), body: body, connection),

@@ -1,6 +1,8 @@
 internal import Bytes
 internal import CSystem
 internal import Glibc
+internal import Metrics
+internal import System
 internal import TLS
 
 extension EventLoop {
@@ -64,6 +66,14 @@ extension EventLoop {
         }
         if isDraining { connection.keepsAlive = false }
         tally.responses[min(5, status.rawValue / 100)] += 1
+        let route = routes[connection.route]
+        route.count(status)
+        if connection.startedAt != 0 {
+            route.durations.record(
+                nanoseconds: SystemClock.monotonicNanoseconds() - connection.startedAt)
+        }
+        connection.route = 0
+        connection.startedAt = 0
     }
 
     private func emitStatusAndDate(_ connection: Connection, _ status: Status) {

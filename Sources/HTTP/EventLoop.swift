@@ -21,6 +21,10 @@ internal import TLS
 
     let mailbox: LoopMailbox
     let counters: ServerCounters
+    /// Its own of `counters`.
+    let routes: [RouteCounters]
+    /// When the first request of this round was there, in monotonic nanoseconds; 0 before it.
+    var roundStart: UInt64 = 0
     let limits: ServerLimits
     let tls: TLSContext?
     let handler: any RequestHandler
@@ -78,6 +82,7 @@ internal import TLS
         self.listener = listener
         self.mailbox = mailbox
         self.counters = counters
+        routes = counters.loops[index].routes
         self.handler = handler
         limits = configuration.limits
         tls = configuration.tls
@@ -112,6 +117,7 @@ internal import TLS
             let timeout = mailbox.hasEntries ? 0 : Int32(clamping: max(0, nextTick - now))
             let count = unsafe epoll_wait(poll, &events, Int32(Self.eventCapacity), timeout)
             now = Self.coarseMilliseconds()
+            roundStart = 0
             for index in 0..<Int(max(0, count)) {
                 let event = unsafe events[index]
                 handle(unsafe event.data.u64, unsafe event.events)

@@ -11,6 +11,13 @@ public struct Exchange: ~Copyable {
         self.connection = connection
     }
 
+    /// Counts the request, whenever it is answered, as one of `ServerConfiguration.routes`.
+    /// - Parameter route: its number, from 1 on.
+    public func count(as route: Int) {
+        precondition(loop.routes.indices.contains(route), "a route that the server was not told of")
+        connection.route = route
+    }
+
     /// Answers at once. Allocates nothing.
     public func respond(_ status: Status, contentType: StaticString, _ body: Span<UInt8>) {
         unsafe body.withUnsafeBytes {

@@ -15,6 +15,9 @@ public struct ServerConfiguration: Sendable {
     public var tls: TLSContext?
     /// Names the listener in logs and its threads.
     public var name: String
+    /// What requests are counted as, by the numbers that handlers give to `Exchange.count(as:)`, from 1
+    /// on; 0 is `other`. As many as the code has routes, never what a client wrote.
+    public var routes: [String] = []
 
     public init(
         address: SocketAddress, loops: Int = 1, limits: ServerLimits = ServerLimits(),
@@ -79,7 +82,7 @@ public final class Server: Sendable {
         precondition(configuration.loops > 0, "a server needs a loop")
         self.configuration = configuration
         self.makeHandler = makeHandler
-        counters = ServerCounters(loops: configuration.loops)
+        counters = ServerCounters(loops: configuration.loops, routes: configuration.routes)
         mailboxes = (0..<configuration.loops).map { _ in LoopMailbox() }
         let (opened, port) = try Listener.open(
             configuration.address, count: configuration.loops)

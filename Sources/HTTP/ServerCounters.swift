@@ -1,10 +1,17 @@
+public import Metrics
 internal import Synchronization
 
 /// What a server counts, readable from any thread; each value is up to one round of its loop old.
 public final class ServerCounters: Sendable {
     let loops: [LoopCounters]
 
-    init(loops: Int) { self.loops = (0..<loops).map { _ in LoopCounters() } }
+    private let routeNames: [String]
+
+    init(loops: Int, routes: [String]) {
+        routeNames = ["other"] + routes
+        let count = routeNames.count
+        self.loops = (0..<loops).map { _ in LoopCounters(routes: count) }
+    }
 
     /// Connections open now, those that are only being closed included.
     public var connectionsOpen: Int { sum { $0.open.load(ordering: .relaxed) } }
@@ -50,6 +57,32 @@ public final class ServerCounters: Sendable {
         }
     }
 
+    /// What was asked for and how it was answered; `other` is what no route was found for.
+    public struct Route: Sendable {
+        public var name: String
+        /// By the first digit of the status, 1 to 5.
+        public var answers: InlineArray<6, UInt64>
+        /// From a request's being read whole to the beginning of its answer.
+        public var durations: DurationCounts
+    }
+
+    /// All of them, in the order of the configuration, whether anybody asked for them or not.
+    public var routes: [Route] {
+        routeNames.indices.map { index in
+            var route = Route(
+                name: routeNames[index], answers: InlineArray(repeating: 0),
+                durations: DurationCounts())
+            for loop in loops {
+                for digit in route.answers.indices {
+                    route.answers[digit] +=
+                        loop.routes[index].answers[digit].load(ordering: .relaxed)
+                }
+                route.durations.add(loop.routes[index].durations.counts)
+            }
+            return route
+        }
+    }
+
     private func sum(_ value: (LoopCounters) -> Int) -> Int {
         var total = 0
         for loop in loops { total += value(loop) }
@@ -59,6 +92,7 @@ public final class ServerCounters: Sendable {
 
 /// One loop's share; written by its thread only.
 final class LoopCounters: Sendable {
+    let routes: [RouteCounters]
     let open = Atomic(0)
     let accepted = Atomic(0)
     let rejected = Atomic(0)
@@ -76,6 +110,22 @@ final class LoopCounters: Sendable {
     let webSocketMessagesSent = Atomic(0)
     let webSocketBytesReceived = Atomic(0)
     let webSocketBytesSent = Atomic(0)
+
+    init(routes: Int) { self.routes = (0..<routes).map { _ in RouteCounters() } }
+}
+
+/// One route on one loop, whose thread alone writes it: so nothing is added atomically.
+final class RouteCounters: Sendable {
+    let answers: InlineArray<6, Atomic<UInt64>>
+    let durations = SharedDurations()
+
+    init() { answers = InlineArray { _ in Atomic(0) } }
+
+    func count(_ status: Status) {
+        let digit = min(5, status.rawValue / 100)
+        answers[digit].store(
+            answers[digit].load(ordering: .relaxed) &+ 1, ordering: .relaxed)
+    }
 }
 
 /// What a loop counts in plain memory, published once a round.

@@ -1,22 +1,30 @@
 internal import Bytes
 internal import HTTP
 internal import JSON
+internal import Metrics
 internal import System
 
-/// The operators' routes, on a listener of their own: `/healthz` and `/readyz` for everyone, and
-/// `/admin/v1` for who has the token.
+/// The operators' routes, on a listener of their own: `/healthz` and `/readyz` for everyone, `/metrics`
+/// and `/admin/v1` for who has a token.
 final class AdminAPI: RequestHandler {
     private let readiness: Readiness
-    /// `nil`: health only.
+    /// `nil`: there is nothing to administer.
     private let administration: Administration?
+    /// `nil`: nobody may read them.
+    private let metrics: (sources: MetricsSources, gate: AdminGuard)?
 
-    init(_ readiness: Readiness, _ administration: Administration?) {
+    init(
+        _ readiness: Readiness, _ administration: Administration?,
+        _ metrics: (sources: MetricsSources, gate: AdminGuard)? = nil
+    ) {
         self.readiness = readiness
         self.administration = administration
+        self.metrics = metrics
     }
 
     func handle(_ request: borrowing Request, _ exchange: borrowing Exchange) {
         if request.pathIs("/healthz") {
+            exchange.count(as: RouteNames.Admin.healthz.rawValue)
             guard isReading(request.method) else {
                 exchange.methodNotAllowed(allow: "GET, HEAD")
                 return
@@ -25,14 +33,24 @@ final class AdminAPI: RequestHandler {
             body.append("{\"status\":\"ok\"}")
             exchange.respond(.ok, contentType: "application/json", body.span)
         } else if request.pathIs("/readyz") {
+            exchange.count(as: RouteNames.Admin.readyz.rawValue)
             guard isReading(request.method) else {
                 exchange.methodNotAllowed(allow: "GET, HEAD")
                 return
             }
-            let unready = readiness.unready
+            let checks = readiness.checks
             exchange.respond(
-                unready.isEmpty ? .ok : .serviceUnavailable, contentType: "application/json",
-                Self.body(unready).span)
+                checks.allSatisfy { $0.reason == nil } ? .ok : .serviceUnavailable,
+                contentType: "application/json", Self.body(checks).span)
+        } else if let metrics, request.pathIs("/metrics") {
+            exchange.count(as: RouteNames.Admin.metrics.rawValue)
+            guard isReading(request.method) else {
+                exchange.methodNotAllowed(allow: "GET, HEAD")
+                return
+            }
+            guard isLetIn(request, exchange, metrics.gate) else { return }
+            let page = metrics.sources.page().render()
+            exchange.respond(.ok, contentType: MetricsPage.contentType, page.span)
         } else if let administration, request.pathHasPrefix("/admin/") {
             administer(request, exchange, administration)
         } else {
@@ -44,22 +62,7 @@ final class AdminAPI: RequestHandler {
         _ request: borrowing Request, _ exchange: borrowing Exchange,
         _ administration: Administration
     ) {
-        switch administration.gate.judge(
-            request.header("authorization"), request.clientAddress,
-            now: SystemClock.monotonicMilliseconds())
-        {
-        case .letIn: break
-        case .refused:
-            exchange.respondError(
-                .unauthorized, "a bearer token is needed",
-                headers: [Header("WWW-Authenticate", "Bearer realm=\"heartline\"")])
-            return
-        case .tooMany(let seconds):
-            exchange.respondError(
-                .tooManyRequests, "too many wrong tokens",
-                headers: [Header("Retry-After", String(seconds))])
-            return
-        }
+        guard isLetIn(request, exchange, administration.gate) else { return }
         switch AdminRoute.find(request.method, request.path) {
         case .none: exchange.notFound()
         case .otherMethods(let methods):
@@ -67,6 +70,7 @@ final class AdminAPI: RequestHandler {
                 .methodNotAllowed, "method not allowed",
                 headers: [Header("Allow", methods.map(\.text).joined(separator: ", "))])
         case .route(let route, let parameters):
+            exchange.count(as: RouteNames.number(of: route))
             do throws(AdminFault) {
                 let call = try call(request, parameters)
                 let response = exchange.deferred()
@@ -83,6 +87,27 @@ final class AdminAPI: RequestHandler {
                     answer.status, contentType: "application/json", answer.body.span)
             }
         }
+    }
+
+    /// Whether a token was shown that `gate` knows; whoever shows none is answered here.
+    private func isLetIn(
+        _ request: borrowing Request, _ exchange: borrowing Exchange, _ gate: AdminGuard
+    ) -> Bool {
+        switch gate.judge(
+            request.header("authorization"), request.clientAddress,
+            now: SystemClock.monotonicMilliseconds())
+        {
+        case .letIn: return true
+        case .refused:
+            exchange.respondError(
+                .unauthorized, "a bearer token is needed",
+                headers: [Header("WWW-Authenticate", "Bearer realm=\"heartline\"")])
+        case .tooMany(let seconds):
+            exchange.respondError(
+                .tooManyRequests, "too many wrong tokens",
+                headers: [Header("Retry-After", String(seconds))])
+        }
+        return false
     }
 
     private func call(
@@ -103,7 +128,10 @@ final class AdminAPI: RequestHandler {
 
     private func isReading(_ method: Method) -> Bool { method == .get || method == .head }
 
-    private static func body(_ unready: [(part: String, reason: String)]) -> ByteBuffer {
+    private static func body(_ checks: [(part: String, reason: String?)]) -> ByteBuffer {
+        let unready = checks.compactMap { check in
+            check.reason.map { (part: check.part, reason: $0) }
+        }
         var body = ByteBuffer()
         body.append(unready.isEmpty ? "{\"ready\":true" : "{\"ready\":false")
         body.append(",\"reasons\":[")
@@ -112,6 +140,14 @@ final class AdminAPI: RequestHandler {
             body.append(jsonString: part)
             body.append(",\"reason\":")
             body.append(jsonString: reason)
+            body.append("}")
+        }
+        body.append("],\"checks\":[")
+        for (index, check) in checks.enumerated() {
+            body.append(index == 0 ? "{\"part\":" : ",{\"part\":")
+            body.append(jsonString: check.part)
+            body.append(check.reason == nil ? ",\"ok\":true" : ",\"ok\":false,\"reason\":")
+            if let reason = check.reason { body.append(jsonString: reason) }
             body.append("}")
         }
         body.append("]}")

@@ -13,11 +13,16 @@ public struct AdminToken: Sendable, CustomStringConvertible {
 
     /// - Throws: `SecretError` for one that is too short or cannot stand in a header.
     public init(_ text: String) throws(SecretError) {
+        try self.init(text, named: SecretFiles.adminTokenName)
+    }
+
+    /// - Parameter name: of the secret, for the error.
+    init(_ text: String, named name: String) throws(SecretError) {
         guard text.utf8.count >= Self.minimumBytes,
             text.utf8.allSatisfy({ $0 > 0x20 && $0 < 0x7F })
         else {
             throw SecretError(
-                name: SecretFiles.adminTokenName,
+                name: name,
                 reason: "it is not \(Self.minimumBytes) or more visible ASCII characters",
                 remedy: SecretFiles.adminTokenRemedy)
         }
@@ -57,10 +62,11 @@ final class AdminGuard: Sendable {
         var others = 0
     }
 
-    private let token: AdminToken
+    private let tokens: [AdminToken]
     private let failures = Mutex(Failures())
 
-    init(_ token: AdminToken) { self.token = token }
+    /// - Parameter tokens: each lets in.
+    init(_ tokens: [AdminToken]) { self.tokens = tokens }
 
     /// - Parameters:
     ///   - authorization: the header.
@@ -85,8 +91,13 @@ final class AdminGuard: Sendable {
     private func isRight(_ authorization: String) -> Bool {
         let words = authorization.split(separator: " ")
         guard words.count == 2, words[0].lowercased() == "bearer" else { return false }
-        let wanted = token.digest
         let shown = AdminToken.digest(words[1])
-        return equalInConstantTime(wanted.span, shown.span)
+        var isRight = false
+        // All of them, so that the time does not tell which one it was.
+        for token in tokens {
+            let wanted = token.digest
+            if equalInConstantTime(wanted.span, shown.span) { isRight = true }
+        }
+        return isRight
     }
 }

@@ -54,7 +54,7 @@ final class Administration: Sendable {
 
     init(_ settings: AdministrationSettings) {
         self.settings = settings
-        gate = AdminGuard(settings.token)
+        gate = AdminGuard([settings.token])
     }
 
     func start() {

@@ -50,6 +50,7 @@ final class AgentAPI: Routes, DeliveryReceiver, DeviceWaiting, @unchecked Sendab
 
     func handle(_ request: borrowing Request, _ exchange: borrowing Exchange) -> Bool {
         guard request.pathIs("/api/v1/heartbeat") else { return false }
+        exchange.count(as: RouteNames.Public.heartbeat.rawValue)
         guard request.method == .post else {
             exchange.methodNotAllowed(allow: "POST")
             return true

@@ -19,8 +19,8 @@ public final class FrontEnd<LogType: EventLog>: Sendable {
     /// `nil` where the log has no topic `telemetry`.
     public let telemetry: TelemetryCounters?
 
-    private let settings: FrontEndSettings
-    private let producer: LogType.Producer
+    let settings: FrontEndSettings
+    let producer: LogType.Producer
     private let cache: ConfigCache
     private let loader: ConfigLoader
     private let provisioner: Provisioner?
@@ -29,11 +29,11 @@ public final class FrontEnd<LogType: EventLog>: Sendable {
     private let sessions: Sessions
     private let pushes: PushService<LogType>?
     private let beacons: BeaconWriter
-    private let server: Server
+    let server: Server
     private let updates: UpdateService?
     /// Where the update routes have a listener of their own.
-    private let updateServer: Server?
-    private let admin: AdminListener?
+    let updateServer: Server?
+    let admin: AdminListener?
     private let isStopped = Atomic(false)
 
     /// Binds the listeners; nothing is answered before `start`.
@@ -125,6 +125,7 @@ public final class FrontEnd<LogType: EventLog>: Sendable {
         var listener = settings.server
         listener.limits.drainMilliseconds = min(
             listener.limits.drainMilliseconds, settings.drainMilliseconds)
+        listener.routes = RouteNames.publicNames
         let updates = try settings.updates.map { asked in
             guard let partitions = try log.partitionCount(of: .updates) else {
                 throw FrontEndError(
@@ -162,6 +163,7 @@ public final class FrontEnd<LogType: EventLog>: Sendable {
         updateServer = try settings.updates?.listener.map { configuration in
             var configuration = configuration
             configuration.limits.drainMilliseconds = listener.limits.drainMilliseconds
+            configuration.routes = RouteNames.publicNames
             return try Server(configuration: configuration) { _ in
                 guard let service else { preconditionFailure("a listener without its service") }
                 return UpdateHandler(UpdateAPI(service, overloadBytes: state.overloadBytes))
@@ -174,7 +176,7 @@ public final class FrontEnd<LogType: EventLog>: Sendable {
                 administration: settings.adminToken.map {
                     AdministrationSettings(
                         databaseURL: databaseURL, secretKey: settings.secretKey, token: $0)
-                })
+                }, metrics: settings.metrics)
         }
     }
 

@@ -10,6 +10,8 @@ public struct FrontEndSettings: Sendable, CustomStringConvertible {
     public var admin: ServerConfiguration?
     /// What operators must show on it; `nil`: it tells the health only.
     public var adminToken: AdminToken?
+    /// `GET /metrics` on it; `nil`: there is none.
+    public var metrics: MetricsAccess?
     /// `HEARTLINE_SECRET_KEY`, 32 bytes.
     public var secretKey: [UInt8]
     /// `SERVER_SALT`, at least 16 bytes. Empty, the default: agents cannot be provisioned here, and are

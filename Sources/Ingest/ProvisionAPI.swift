@@ -21,6 +21,7 @@ final class ProvisionAPI: Routes {
 
     func handle(_ request: borrowing Request, _ exchange: borrowing Exchange) -> Bool {
         guard request.pathIs("/api/v1/provision") else { return false }
+        exchange.count(as: RouteNames.Public.provision.rawValue)
         guard request.method == .post else {
             exchange.methodNotAllowed(allow: "POST")
             return true

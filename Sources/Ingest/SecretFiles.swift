@@ -86,6 +86,25 @@ public enum SecretFiles {
         return try AdminToken(try keep(made, file, adminTokenName, adminTokenRemedy))
     }
 
+    static let metricsTokenName = "HEARTLINE_METRICS_TOKEN"
+
+    /// Reads the token that lets in to `/metrics` and nothing else, from `environment`, or else from
+    /// `file`.
+    /// - Returns: `nil` if there is neither.
+    public static func metricsToken(
+        environment: [String: String], file: String?
+    ) throws -> AdminToken? {
+        if let text = environment[metricsTokenName] {
+            return try AdminToken(text, named: metricsTokenName)
+        }
+        guard let file else { return nil }
+        guard let text = try read(file, metricsTokenName, adminTokenRemedy) else {
+            throw SecretError(
+                name: metricsTokenName, reason: "\(file) is not there", remedy: adminTokenRemedy)
+        }
+        return try AdminToken(text, named: metricsTokenName)
+    }
+
     private static func value(
         _ name: String, _ environment: [String: String], _ path: String?, _ remedy: String
     ) throws -> String {

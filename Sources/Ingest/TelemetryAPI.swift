@@ -82,6 +82,8 @@ final class TelemetryAPI: Routes, DeviceWaiting, @unchecked Sendable {
         } else {
             return false
         }
+        let name = form == .lines ? RouteNames.Public.telemetry : .metrics
+        exchange.count(as: name.rawValue)
         guard request.method == .post else {
             exchange.methodNotAllowed(allow: "POST")
             return true

@@ -26,6 +26,10 @@ final class UpdateAPI: Routes {
         else { return false }
         let reading = UpdateRequest.read(path: request.path, query: request.query)
         if case .notOurs = reading { return false }
+        let name: RouteNames.Public =
+            request.pathHasPrefix("/api/app/")
+            ? .appUpdate : request.pathHasPrefix("/update/") ? .update : .globalUpdate
+        exchange.count(as: name.rawValue)
         guard request.method == .get || request.method == .post else {
             exchange.methodNotAllowed(allow: "GET, POST")
             return true

@@ -422,13 +422,30 @@ public struct Worker<
                     partition: partition, committedOffset: partitions[index].committedOffset,
                     position: partitions[index].position, end: ends[partition],
                     fault: partitions[index].fault ?? silence(of: index),
-                    isRestoring: partitions[index].phase != .running))
+                    isRestoring: partitions[index].phase != .running,
+                    isClaimed: partitions[index].phase != .claiming,
+                    oldestPending: partitions[index].oldestPending))
         }
+        if readsEnds { countDevices() }
         status.isIngestSilent = watch.isOpen
         status.partitions.sort { $0.partition < $1.partition }
         board.publish(status)
         if readsEnds { statusTime = now }
         isStatusStale = false
+    }
+
+    private mutating func countDevices() {
+        var sums: [(state: DeviceState, count: Int64)] = []
+        for index in partitions.indices {
+            for (place, entry) in partitions[index].processor.devicesByState.enumerated() {
+                if place < sums.count {
+                    sums[place].count += entry.count
+                } else {
+                    sums.append(entry)
+                }
+            }
+        }
+        status.devicesByState = sums
     }
 
     /// A database that neither answers nor refuses.

@@ -22,6 +22,8 @@ struct WorkerPartition<P: Processor>: Sendable {
         /// Set while the request is with the store.
         var ticket: UInt64?
         var sentAt: Int64 = 0
+        /// When it was to be sent for the first time.
+        var begunAt: Int64 = 0
         /// Not to be sent before this time.
         var notBefore: Int64
         /// Times it was sent and failed.
@@ -58,6 +60,17 @@ struct WorkerPartition<P: Processor>: Sendable {
     var newRecords: Int64 = 0
     var newDeadLetters: Int64 = 0
 
+    /// When the first record was received that no commit has taken yet, and the first of those in the
+    /// commit that is under way; 0 if there is none.
+    private var pendingSince: Int64 = 0
+    private var committingSince: Int64 = 0
+
+    /// When the oldest record that is not stored was received.
+    var oldestPending: EventTime? {
+        let oldest = committingSince != 0 ? committingSince : pendingSince
+        return oldest == 0 ? nil : EventTime(milliseconds: oldest)
+    }
+
     init(partition: Int32, settings: ProcessorSettings<P.Settings>, now: Int64) {
         self.partition = partition
         self.settings = settings
@@ -78,6 +91,7 @@ struct WorkerPartition<P: Processor>: Sendable {
         guard place.offset >= position, !isRevoked else { return false }
         if case .restoring(let until) = phase, place.offset >= until { endRestoring() }
         newRecords += 1
+        if pendingSince == 0 { pendingSince = place.timestamp.milliseconds }
         position = place.offset + 1
         var isBeacon = false
         if value.isTombstone {
@@ -120,8 +134,12 @@ struct WorkerPartition<P: Processor>: Sendable {
         // The stored sequence is the truth: a release that decodes what its predecessor could not
         // numbers the repeated records differently.
         effects.nextSequence = storedSequence
+        pendingSince = 0
         phase = .running
     }
+
+    /// The commit that was under way is stored.
+    mutating func noteStored() { committingSince = 0 }
 
     /// The sequence as of the last commit, for `endRestoring`.
     var storedSequence: Int64 = 0
@@ -189,6 +207,8 @@ struct WorkerPartition<P: Processor>: Sendable {
         }
         commit.outbox.removeAll(for: worker.omittedTopics)
         commit.epoch = epoch
+        committingSince = pendingSince
+        pendingSince = 0
         commit.expectedOffset = committedOffset
         commit.nextOffset = position
         commit.outboxSequence = effects.nextSequence
@@ -207,6 +227,6 @@ struct WorkerPartition<P: Processor>: Sendable {
             lastSnapshot = now
         }
         lastCommit = now
-        call = Call(kind: .commit, notBefore: now)
+        call = Call(kind: .commit, begunAt: now, notBefore: now)
     }
 }

@@ -1,6 +1,7 @@
 internal import Postgres
 internal import Bytes
 internal import EventLog
+internal import Metrics
 internal import Processors
 internal import Schemas
 internal import Sinks
@@ -69,6 +70,10 @@ extension Worker {
             status.snapshots += 1
             partitions[index].snapshotOffset = commit.nextOffset
         }
+        if let call = partitions[index].call {
+            status.commitDurations.record(milliseconds: now - call.begunAt)
+        }
+        partitions[index].noteStored()
         partitions[index].committedOffset = commit.nextOffset
         partitions[index].storedSequence = commit.outboxSequence
         if let stored = commit.settings { partitions[index].storedRevision = stored.revision }

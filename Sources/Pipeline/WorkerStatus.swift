@@ -1,3 +1,6 @@
+public import Metrics
+public import Processors
+public import Schemas
 internal import Synchronization
 
 /// What a worker is doing, as of its last commit or second.
@@ -13,6 +16,11 @@ public struct WorkerStatus: Sendable {
         /// Why the partition makes no progress, and what to do about it; `nil` if it does.
         public var fault: String?
         public var isRestoring: Bool
+        /// Whether this worker has the partition from the database; before that it does not know what
+        /// is stored.
+        public var isClaimed = true
+        /// When the oldest record that was read and is not stored was received; `nil` if all are.
+        public var oldestPending: EventTime?
 
         /// Records that are in the log and not stored.
         public var lag: Int64 { max(0, (end ?? position) - committedOffset) }
@@ -27,6 +35,10 @@ public struct WorkerStatus: Sendable {
     public var snapshots: Int64 = 0
     public var deadLetters: Int64 = 0
     public var events: Int64 = 0
+    /// From a commit's being handed to the database to its answer, also after tries that failed.
+    public var commitDurations = DurationCounts()
+    /// Over the partitions of this worker; empty where the processor keeps no states.
+    public var devicesByState: [(state: DeviceState, count: Int64)] = []
     /// Why reading from the log does not work; `nil` if it does.
     public var logFault: String?
     /// Reading waits for the database.

@@ -47,6 +47,10 @@ public protocol Processor: Sendable {
     /// New settings from here on.
     mutating func reconfigure(_ settings: Settings)
 
+    /// How many devices the partition knows in each state, for operators; empty for processors that
+    /// keep none. Looked at about once a second, so it costs what its length costs.
+    var devicesByState: [(state: DeviceState, count: Int64)] { get }
+
     /// Whether the event says that the way from a front-end to the log is open.
     static func isBeacon(_ event: Event) -> Bool
 }
@@ -58,6 +62,8 @@ extension Processor {
     @inlinable public static var restsOnRecentRecords: Bool { false }
 
     @inlinable public var replayOffset: Int64 { 0 }
+
+    @inlinable public var devicesByState: [(state: DeviceState, count: Int64)] { [] }
 }
 
 extension Processor where Event == HeartbeatsEvent {

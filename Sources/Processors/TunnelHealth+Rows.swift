@@ -36,6 +36,11 @@ extension TunnelHealth {
     /// Devices in a state now.
     public func count(_ state: DeviceState) -> Int64 { counts[Int(state.rawValue)] }
 
+    /// Removed ones are in none.
+    public var devicesByState: [(state: DeviceState, count: Int64)] {
+        DeviceState.allCases.filter { $0 != .removed }.map { ($0, count($0)) }
+    }
+
     /// Watched time in milliseconds, and whether a front-end holds it.
     public var watchedTime: (milliseconds: Int64, isHeld: Bool) { (watched.now, watched.isHeld) }
 

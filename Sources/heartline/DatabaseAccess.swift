@@ -23,8 +23,11 @@ enum DatabaseAccess {
             .replacing(#/(password\s*=\s*)('(?:[^'\\]|\\.)*'|[^\s&]+)/#) { "\($0.1)***" }
     }
 
-    static func connect(_ arguments: Arguments, as role: String) throws -> PostgresConnection {
-        try PostgresConnection(
-            address(arguments), options: PostgresOptions(applicationName: "heartline \(role)"))
+    static func connect(
+        _ arguments: Arguments, as role: String, responseTimeout: Duration = .seconds(300)
+    ) throws -> PostgresConnection {
+        var options = PostgresOptions(applicationName: "heartline \(role)")
+        options.responseTimeout = responseTimeout
+        return try PostgresConnection(address(arguments), options: options)
     }
 }

@@ -15,9 +15,10 @@ enum FleetScreen {
 
     /// - Parameters:
     ///   - colors: for a terminal.
+    ///   - isBrief: a line a pipeline, and the partitions that lag; otherwise a line a partition.
     ///   - drawing: of a state, beside its count; without it a bar.
     static func text(
-        _ status: FleetStatus, since earlier: FleetStatus?, colors: Bool,
+        _ status: FleetStatus, since earlier: FleetStatus?, colors: Bool, isBrief: Bool = false,
         drawing: ((String) -> String)? = nil
     ) -> String {
         let known = status.states.values.reduce(0, +)
@@ -47,7 +48,20 @@ enum FleetScreen {
                 text += "\(change.from) → \(change.to) (\(change.reason)) \(age) ago\n"
             }
         }
-        text += "\n" + pad("pipeline", 20) + right("partition", 10) + right("committed", 14)
+        text += "\n" + (isBrief ? pipelines(status) : partitions(status))
+        if status.partitions.isEmpty { text += "no pipeline has stored anything yet\n" }
+        if let stored = status.storedPerSecond(since: earlier) {
+            text += "\nrecords  "
+            if let read = status.recordsPerSecond(since: earlier) { text += "\(rate(read)) in, " }
+            text += "\(rate(stored)) stored"
+            if status.outbox > 0 { text += ", \(status.outbox) events to be published" }
+            text += "\n"
+        }
+        return text
+    }
+
+    private static func partitions(_ status: FleetStatus) -> String {
+        var text = pad("pipeline", 20) + right("partition", 10) + right("committed", 14)
         text += right("lag", 10) + "  last commit  owner\n"
         for partition in status.partitions {
             text += pad(partition.pipeline, 20) + right("\(partition.partition)", 10)
@@ -57,12 +71,26 @@ enum FleetScreen {
                 "  " + pad("\(age(status.now - partition.updatedAt)) ago", 13)
                 + "\(partition.owner)\n"
         }
-        if status.partitions.isEmpty { text += "no pipeline has stored anything yet\n" }
-        if let stored = status.storedPerSecond(since: earlier) {
-            text += "\nrecords  "
-            if let read = status.recordsPerSecond(since: earlier) { text += "\(rate(read)) in, " }
-            text += "\(rate(stored)) stored"
-            if status.outbox > 0 { text += ", \(status.outbox) events to be published" }
+        return text
+    }
+
+    /// The same where there is no room for it: sums, and the partition that lags most.
+    private static func pipelines(_ status: FleetStatus) -> String {
+        var text = pad("pipeline", 20) + right("partitions", 10) + right("committed", 14)
+        text += right("lag", 10) + "  most in\n"
+        var names: [String] = []
+        for partition in status.partitions where !names.contains(partition.pipeline) {
+            names.append(partition.pipeline)
+        }
+        for name in names {
+            let all = status.partitions.filter { $0.pipeline == name }
+            let lags = all.compactMap { entry in entry.lag.map { (entry.partition, $0) } }
+            text += pad(name, 20) + right("\(all.count)", 10)
+            text += right("\(all.reduce(0) { $0 + $1.committed })", 14)
+            text += right(lags.isEmpty ? "?" : "\(lags.reduce(0) { $0 + $1.1 })", 10)
+            if let most = lags.max(by: { $0.1 < $1.1 }), most.1 > 0 {
+                text += "  \(most.0): \(most.1)"
+            }
             text += "\n"
         }
         return text
@@ -100,7 +128,7 @@ enum FleetScreen {
         return reasons.prefix(3).map { "\($0.reason) \($0.count)" }.joined(separator: ", ")
     }
 
-    private static func rate(_ perSecond: Double) -> String {
+    static func rate(_ perSecond: Double) -> String {
         perSecond < 10 ? "\(Double(Int(perSecond * 10)) / 10)/s" : "\(Int(perSecond.rounded()))/s"
     }
 

@@ -1,5 +1,6 @@
 import EventLog
 import Ingest
+import Metrics
 
 /// A front-end, on whichever log.
 protocol RunningFrontEnd: Sendable {
@@ -8,6 +9,7 @@ protocol RunningFrontEnd: Sendable {
     func url(isSecure: Bool) -> String
     var adminURL: String { get }
     var updateURL: String? { get }
+    func write(to page: inout MetricsPage)
 }
 
 extension FrontEnd: RunningFrontEnd {

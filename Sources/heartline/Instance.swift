@@ -3,6 +3,7 @@ import EventLog
 import Foundation
 import HTTP
 import Ingest
+import Metrics
 import Pipeline
 import Postgres
 import Schemas
@@ -50,6 +51,8 @@ final class Instance {
         /// What operators' token is read from; `nil`: `admin-token` under `data` where everything is
         /// prepared, otherwise only the environment.
         var adminTokenFile: String?
+        /// What the token is read from that is good for metrics alone; `nil`: only the environment.
+        var metricsTokenFile: String?
         /// Who is told of alerts; `nil` where nothing is judged.
         var alerts: AlertsConfiguration?
         /// Ports that are taken are no error: the system chooses others.
@@ -61,9 +64,13 @@ final class Instance {
 
     let settings: Settings
     let readiness = Readiness()
+    let metrics = MetricsSources()
     private(set) var databaseURL = ""
     private(set) var secrets: ServerSecrets?
     private var adminToken: AdminToken?
+    /// `nil` where nobody may read metrics.
+    private var metricsAccess: MetricsAccess?
+    private var fleetMetrics: FleetMetrics?
     private(set) var frontEnd: (any RunningFrontEnd)?
     private(set) var pipelines: [RunningPipeline] = []
     /// The database may hold what our secrets have sealed.
@@ -120,7 +127,10 @@ final class Instance {
         let token = try SecretFiles.adminToken(
             environment: ProcessInfo.processInfo.environment, file: adminTokenFile,
             makesFile: settings.preparesAll && settings.adminTokenFile == nil)
-        if token == nil {
+        let metricsToken = try SecretFiles.metricsToken(
+            environment: ProcessInfo.processInfo.environment, file: settings.metricsTokenFile)
+        metricsAccess = MetricsAccess(metrics, tokens: [token, metricsToken])
+        if metricsAccess == nil {
             Log.notice("the admin listener answers health only: no --admin-token-file is given")
         }
         return token
@@ -132,9 +142,13 @@ final class Instance {
         secrets = try SecretFiles.load(
             environment: ProcessInfo.processInfo.environment,
             directory: settings.preparesAll ? settings.data : nil)
-        if settings.roles.contains(.ingest) { adminToken = try readAdminToken() }
+        if settings.roles.contains(.ingest) || settings.admin != nil {
+            adminToken = try readAdminToken()
+        }
         var frontEndSettings = try secrets.flatMap { try settings.frontEnd?($0) }
         frontEndSettings?.adminToken = adminToken
+        frontEndSettings?.metrics = metricsAccess
+        registerOwnMetrics()
         // Before anything is started that takes seconds.
         try InstanceChecks.addresses(settings, frontEndSettings)
         if let address = settings.database {
@@ -203,6 +217,18 @@ final class Instance {
         startRegistryOutbox(log)
         let spooling = try SpoolingLog(log, spoolSettings)
         spool = spooling
+        let limit = settings.spoolBytes
+        metrics.set("spool") { page in
+            page.gauge(
+                "heartline_spool_bytes", "Bytes of events that wait on the disk for the log.",
+                spooling.spooledBytes)
+            page.gauge(
+                "heartline_spool_limit_bytes", "Bytes at which the spool takes no more.", limit)
+            page.gauge(
+                "heartline_spool_active",
+                "Whether the log counts as away, or has not yet taken all that waited.",
+                spooling.isSpooling)
+        }
         try startFrontEnd(spooling, frontEndSettings)
     }
 
@@ -242,8 +268,10 @@ final class Instance {
         _ configuration: ServerConfiguration, _ administration: AdministrationSettings? = nil
     ) throws {
         let listener = try AdminListener(
-            configuration, readiness: readiness, administration: administration)
+            configuration, readiness: readiness, administration: administration,
+            metrics: metricsAccess)
         adminListener = listener
+        metrics.set("admin listener") { listener.write(to: &$0) }
         try listener.start()
         // Long before all else is there.
         Log.notice("operators are answered", ["admin": listener.url])
@@ -273,6 +301,7 @@ final class Instance {
         tls = settings.server.tls
         let frontEnd = try bindFrontEnd(log, settings)
         self.frontEnd = frontEnd
+        metrics.set("front-end") { frontEnd.write(to: &$0) }
         // An end that is asked for meanwhile need not wait for the log.
         try frontEnd.start { try checkInterrupt() }
     }
@@ -354,6 +383,12 @@ final class Instance {
         _ log: LogType, _ plan: TopicPlan
     ) throws where LogType.Consumer: SendableMetatype {
         startAlerts()
+        if metricsAccess != nil {
+            let fleet = FleetMetrics(database: databaseURL)
+            fleet.start()
+            fleetMetrics = fleet
+            metrics.set("fleet") { fleet.write(to: &$0) }
+        }
         let process = ProcessInfo.processInfo
         for file in files {
             pipelines.append(
@@ -361,6 +396,24 @@ final class Instance {
                     file, log: log, database: databaseURL,
                     owner: "\(process.hostName)/\(process.processIdentifier)",
                     outputPartitions: plan.partitions))
+        }
+        for pipeline in pipelines { metrics.set("pipeline \(pipeline.name)", pipeline.metrics()) }
+    }
+
+    private func registerOwnMetrics() {
+        let (readiness, data) = (readiness, settings.data)
+        metrics.set("process") { page in
+            ProcessMetrics.write(to: &page, data: data)
+            let checks = readiness.checks
+            page.gauge(
+                "heartline_ready", "Whether /readyz answers 200.",
+                checks.allSatisfy { $0.reason == nil })
+            // Parts are those of the code and of the pipeline files.
+            for check in checks {
+                page.gauge(
+                    "heartline_part_ready", "Whether a part of the process is ready.",
+                    check.reason == nil, .init("part", configured: check.part))
+            }
         }
     }
 
@@ -409,23 +462,22 @@ final class Instance {
         do {
             newest = try load()
         } catch {
-            Terminal.write("The old pipeline settings stay in force:\n\(error)\n", to: .errors)
+            Log.tell("The old pipeline settings stay in force:\n\(error)\n")
             return
         }
         for file in newest {
             guard let index = files.firstIndex(where: { $0.name == file.name }),
                 let pipeline = pipelines.first(where: { $0.name == file.name })
             else {
-                Terminal.write(
-                    "The pipeline \(file.name) is new: it starts with the next start.\n",
-                    to: .errors)
+                Log.tell(
+                    "The pipeline \(file.name) is new: it starts with the next start.\n")
                 continue
             }
             let waiting = file.waitingForStart(comparedTo: files[index])
             if !waiting.isEmpty {
-                Terminal.write(
-                    "The pipeline \(file.name): \(waiting.joined(separator: ", ")) changed, which waits for the next start.\n",
-                    to: .errors)
+                Log.tell(
+                    "The pipeline \(file.name): \(waiting.joined(separator: ", ")) changed, which waits for the next start.\n"
+                )
             }
             // Another processor cannot take the place of the one that runs.
             let isSame = files[index].processor.name == file.processor.name
@@ -433,17 +485,15 @@ final class Instance {
                 pipeline.reconfigure(file.processor)
                 // What waits for the next start is told of again at the next reload.
                 files[index].processor = file.processor
-                Terminal.write(
-                    "The pipeline \(file.name) goes on with settings \(file.settingsRevision).\n",
-                    to: .errors)
+                Log.tell(
+                    "The pipeline \(file.name) goes on with settings \(file.settingsRevision).\n")
             } else if waiting.isEmpty {
-                Terminal.write("The pipeline \(file.name) has not changed.\n", to: .errors)
+                Log.tell("The pipeline \(file.name) has not changed.\n")
             }
         }
         for file in files where !newest.contains(where: { $0.name == file.name }) {
-            Terminal.write(
-                "The pipeline \(file.name) has no file any more; it runs until the next stop.\n",
-                to: .errors)
+            Log.tell(
+                "The pipeline \(file.name) has no file any more; it runs until the next stop.\n")
         }
     }
 
@@ -454,10 +504,10 @@ final class Instance {
             let newest = try load()
             alertDispatcher.reload(newest)
             let names = newest.receivers.map(\.name).joined(separator: ", ")
-            Terminal.write(
-                "Alerts go to \(names.isEmpty ? "no receiver" : names).\n", to: .errors)
+            Log.tell(
+                "Alerts go to \(names.isEmpty ? "no receiver" : names).\n")
         } catch {
-            Terminal.write("The old alert settings stay in force:\n\(error)\n", to: .errors)
+            Log.tell("The old alert settings stay in force:\n\(error)\n")
         }
     }
 
@@ -468,11 +518,11 @@ final class Instance {
         do throws(TLSError) {
             try tls.reload()
         } catch {
-            Terminal.write("The old certificate stays in use:\n\(error)\n", to: .errors)
+            Log.tell("The old certificate stays in use:\n\(error)\n")
             return
         }
-        Terminal.write(
-            "The certificate in \(tls.files.certificateChain) was read again.\n", to: .errors)
+        Log.tell(
+            "The certificate in \(tls.files.certificateChain) was read again.\n")
         for warning in tls.warnings { Log.warning("TLS", ["tls.warning": warning]) }
     }
 
@@ -505,6 +555,9 @@ final class Instance {
         spool?.close()
         eventLog?.close()
         adminListener?.stop()
+        // They hold what they tell of.
+        metrics.removeAll()
+        fleetMetrics?.stop()
         privateDatabase?.stop()
         frontEnd = nil
         spool = nil

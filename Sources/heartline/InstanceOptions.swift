@@ -51,6 +51,10 @@ enum InstanceOptions {
         "admin-token-file", "FILE",
         "what operators show to /admin/v1, readable by its owner only; or HEARTLINE_ADMIN_TOKEN (default: up makes DIR/admin-token; other roles answer health only)"
     )
+    static let metricsToken = Option.path(
+        "metrics-token-file", "FILE",
+        "what Prometheus shows to /metrics, and may do nothing else with; or HEARTLINE_METRICS_TOKEN. The operators' token is good for it too"
+    )
     static let provisionLimit = Option.integer(
         "provision-limit", 0...1_000_000, default: 60,
         "provisionings at once, and again each minute, from one client address; 0: no limit")
@@ -70,7 +74,8 @@ enum InstanceOptions {
 
     static let frontEnd =
         [
-            listen, admin, adminToken, loops, durability, certificate, key, clientAuthority,
+            listen, admin, adminToken, metricsToken, loops, durability, certificate, key,
+            clientAuthority,
             clientRequired, insecure, frontEndName, provisionLimit,
         ] + ProximityOptions.options
     static let logging = [logLevel, logFormat]

@@ -15,6 +15,7 @@ enum ProcessCommand {
             InstanceOptions.data, IngestCommand.requiredDatabase, InstanceOptions.pipelines,
             InstanceOptions.alerts,
             InstanceOptions.partitions, InstanceOptions.retention, InstanceOptions.workerAdmin,
+            InstanceOptions.adminToken, InstanceOptions.metricsToken,
         ] + LogAccess.options + InstanceOptions.logging
     ) { arguments in
         Signals.hold()

@@ -1,4 +1,5 @@
 import EventLog
+import Metrics
 import Pipeline
 import Processors
 import Schemas
@@ -8,6 +9,7 @@ import System
 /// One pipeline at work: its worker, its sink and its place in the log.
 final class RunningPipeline {
     let name: String
+    private let source: Topic
     private let thread: WorkerThread
     private let sink: PostgresSink
     private let producer: any EventProducer
@@ -74,6 +76,7 @@ final class RunningPipeline {
         newest: @escaping (PipelineFile.Kind) -> ProcessorSettings<P.Settings>?
     ) throws where LogType.Consumer: SendableMetatype {
         name = file.name
+        source = file.source
         let waker = Waker()
         let producer = try log.makeProducer(ProducerSettings())
         self.producer = producer
@@ -110,6 +113,16 @@ final class RunningPipeline {
         case .telemetryRollup: settings.snapshotInterval = 120_000
         }
         return settings
+    }
+
+    /// What it tells Prometheus.
+    func metrics() -> MetricsSources.Source {
+        let (board, source) = (thread.board, source)
+        return { page in
+            board.current.write(
+                to: &page, source: source,
+                now: EventTime(milliseconds: SystemClock.wallMilliseconds()))
+        }
     }
 
     /// Why the pipeline is not ready; empty if it is.

@@ -60,6 +60,7 @@ enum Service {
             preparesAll: preparesAll, network: arguments.optionalText("network"))
         settings.kafka = kafka
         if roles == .ingest { settings.spoolBytes = arguments.integer("spool-mib") << 20 }
+        settings.metricsTokenFile = arguments.optionalText("metrics-token-file")
         settings.adminTokenFile = arguments.optionalText("admin-token-file")
         settings.isHeartbeatAcked = arguments.optionalText("heartbeats") == "acked"
         settings.alerts = alerts
@@ -76,7 +77,8 @@ enum Service {
         whileReady: (Instance) -> Bool = { _ in true }
     ) throws -> ExitCode {
         do {
-            try instance.start { Terminal.write("\($0) ...\n", to: .errors) }
+            try instance.start { Log.tell("\($0) ...\n") }
+            defer { Log.summarize(isEnd: true) }
             defer { instance.stop() }
             func reload() {
                 instance.reloadCertificate()
@@ -98,6 +100,7 @@ enum Service {
                 case nil: break
                 }
                 instance.look()
+                Log.summarize()
                 if !whileReady(instance) { return .done }
             }
         } catch is Interrupted {

@@ -8,8 +8,9 @@ enum Status {
     static let command = Command(
         name: "status", summary: "rates, lag, states and alerts",
         details: """
-            Reads the database, and the log where it is under --data. It changes nothing and may be run
-            at any time, also beside several instances.
+            Reads the database, the log where it is under --data, and what the instance that runs on --data
+            says of itself. It changes nothing and may be run at any time, also beside several instances.
+            With --watch a database that goes away is waited for.
             """,
         options: DatabaseAccess.options + LogAccess.options + [
             .flag("watch", "again every second, until Ctrl-C"),
@@ -17,26 +18,58 @@ enum Status {
         ]
     ) { arguments in
         Signals.hold()
-        let connection = try DatabaseAccess.connect(arguments, as: "status")
+        let isWatching = arguments.flag("watch")
+        let connection = try DatabaseAccess.connect(
+            arguments, as: "status", responseTimeout: isWatching ? .seconds(10) : .seconds(300))
         let log = try LogAccess.openIfThere(arguments)
         defer { log?.close() }
-        let isWatching = arguments.flag("watch")
-        var last: FleetStatus?
+        let isTerminal = Terminal.isTerminal()
+        let isDrawing = isWatching && isTerminal && !arguments.wantsJSON
+        if isDrawing { Terminal.write(hideCursor) }
+        defer { if isDrawing { Terminal.write(showCursor) } }
+        var last: (status: FleetStatus, glance: FrontEndGlance?)?
         while true {
-            let status = try FleetStatus(connection, log: log?.log)
-            if arguments.wantsJSON {
-                Terminal.write(try json(status))
-            } else if isWatching && Terminal.isTerminal() {
-                Terminal.draw(FleetScreen.text(status, since: last, colors: true))
-            } else if last != nil || !isWatching {
-                Terminal.write(
-                    FleetScreen.text(status, since: last, colors: Terminal.isTerminal()))
+            do {
+                let status = try FleetStatus(connection, log: log?.log)
+                let glance = (try? AdminClient(data: arguments.text("data"))).map {
+                    FrontEndGlance($0)
+                }
+                if arguments.wantsJSON {
+                    Terminal.write(try json(status))
+                } else {
+                    let front = glance?.text(since: last?.glance) ?? ""
+                    var text =
+                        FleetScreen.text(status, since: last?.status, colors: isTerminal) + front
+                    if isDrawing, let rows = Terminal.rows, text.count(where: { $0 == "\n" }) > rows
+                    {
+                        text =
+                            FleetScreen.text(
+                                status, since: last?.status, colors: true, isBrief: true) + front
+                    }
+                    if isDrawing {
+                        Terminal.draw(text)
+                    } else if last != nil || !isWatching {
+                        Terminal.write(text)
+                    }
+                }
+                last = (status, glance)
+            } catch let error as PostgresError where isWatching {
+                let text = "The database does not answer: \(error)\n"
+                if isDrawing {
+                    Terminal.draw(text)
+                } else {
+                    Terminal.write(text, to: .errors)
+                }
+                last = nil
+                try? connection.reconnect()
             }
             guard isWatching else { return .done }
-            last = status
             if let signal = Signals.wait(milliseconds: 1_000), signal != .hangup { return .done }
         }
     }
+
+    private static let hideCursor = "\u{1B}[?25l\u{1B}[2J"
+    private static let showCursor = "\u{1B}[?25h"
 
     private struct Document: Encodable {
         struct Partition: Encodable {

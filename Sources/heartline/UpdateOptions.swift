@@ -6,7 +6,7 @@ import Updates
 
 /// Options of the roles that serve app updates.
 enum UpdateOptions {
-    private static let file = Option.path(
+    static let file = Option.path(
         "updates", "FILE", default: "updates.yaml",
         "how apps are fetched and installed; where the default is not there, nothing is installed")
     private static let listen = Option.address(

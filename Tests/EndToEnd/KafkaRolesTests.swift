@@ -1,6 +1,7 @@
 import EventLog
 import Foundation
 import Kafka
+import Metrics
 import Postgres
 import Schemas
 import System
@@ -14,6 +15,7 @@ import Testing
         let database: TestDatabase
         let mock: MockKafka
         var environment: [String: String]
+        static let metricsToken = String(repeating: "m-", count: 20)
 
         init() async throws {
             folder = try TemporaryFolder()
@@ -24,6 +26,7 @@ import Testing
                 "HEARTLINE_SECRET_KEY": String(repeating: "5a", count: 32),
                 "HEARTLINE_DATABASE": database.url,
                 "HEARTLINE_BROKERS": mock.cluster.brokers,
+                "HEARTLINE_METRICS_TOKEN": Self.metricsToken,
                 "HEARTLINE_KAFKA_CONFIG_FILE": try folder.write(
                     "# for tests\n" + MockKafka.quick.joined(separator: "\n") + "\n",
                     to: "kafka.properties"),
@@ -112,6 +115,20 @@ import Testing
         let status = try await installation.run(["status", "--json"])
         #expect(status.status == 0, "\(status.errors)")
         #expect(status.output.contains("\"lag\":"), "\(status.output)")
+        let admin = try #require(
+            words.first { $0.hasSuffix("/readyz") }.flatMap { URL(string: String($0)) })
+        let page = try RawClient(
+            host: "127.0.0.1", port: UInt16(try #require(admin.port))
+        ).request(
+            "GET", "/metrics", body: [],
+            headers: ["Authorization: Bearer \(Installation.metricsToken)"])
+        #expect(page.status == 200)
+        let reading = MetricsReading(page.text)
+        #expect(reading.sum("heartline_heartbeats_total", ["result": "accepted"]) ?? 0 >= 1)
+        #expect(reading.sum("heartline_spool_bytes") == 0)
+        #expect(reading.sum("heartline_spool_limit_bytes") == Double(4_096 << 20))
+        #expect(reading.sum("heartline_spool_active") == 0)
+        #expect(reading.sum("heartline_part_ready", ["part": "kafka"]) == 1)
         for running in [ingest, process, second] {
             running.send(SIGTERM)
             #expect(await running.waitForEnd() == 0, "\(running.errors())")

@@ -89,9 +89,9 @@ final class SplitInstallation: Sendable {
     }
 
     /// Starts the pipelines and waits until they are ready.
-    func startPipelines() async throws -> HeartlineProcess {
+    func startPipelines(_ options: [String] = []) async throws -> HeartlineProcess {
         let process = try HeartlineProcess(
-            ["process", "--pipelines", pipelines], environment: environment)
+            ["process", "--pipelines", pipelines] + options, environment: environment)
         try await wait(for: "runs the pipelines", of: process)
         return process
     }

@@ -2,6 +2,7 @@ import Bytes
 import Foundation
 import HTTP
 import Ingest
+import Metrics
 import Postgres
 import Schemas
 import TestSupport
@@ -17,6 +18,7 @@ struct AdminRig {
     init(devices: Int = 1, database: TestDatabase? = nil, updates: String? = nil) throws {
         rig = try Rig(database: database, devices: devices) {
             $0.adminToken = try? AdminToken(Self.token)
+            $0.metrics = MetricsAccess(MetricsSources(), tokens: [$0.adminToken])
             $0.salt = Array("a salt of a good length".utf8)
             $0.proximity = ProximitySettings()
             $0.sockets = SocketSettings()

@@ -44,7 +44,7 @@ import YAML
         #expect(
             Set(others.map(\.description))
                 == Set(people).union([
-                    "GET /healthz", "GET /readyz", "POST /api/v1/heartbeat",
+                    "GET /healthz", "GET /readyz", "GET /metrics", "POST /api/v1/heartbeat",
                     "POST /api/v1/provision",
                     "GET /ws", "POST /v1/telemetry", "POST /v1/metrics",
                     "GET /api/app/{id}/update", "POST /api/app/{id}/update",
@@ -106,7 +106,8 @@ import YAML
         for path in Set(operations.map(\.path)) {
             let given = operations.filter { $0.path == path }.map(\.method)
             let target = path.replacing("{id}", with: "\(rig.rig.devices[0])")
-            let isPublic = !path.hasPrefix("/admin/") && path != "/healthz" && path != "/readyz"
+            let isPublic =
+                !path.hasPrefix("/admin/") && !["/healthz", "/readyz", "/metrics"].contains(path)
             for method in ["GET", "PUT", "POST", "DELETE", "PATCH"] {
                 let response =
                     isPublic

@@ -1,5 +1,6 @@
 #define _GNU_SOURCE
 #include "csystem.h"
+#include <sys/ioctl.h>
 #include <errno.h>
 #include <fcntl.h>
 #include <grp.h>
@@ -113,4 +114,9 @@ int heartline_spawn(const char *path, char *const arguments[], char *const envir
     // Nobody will hear of this child: without being waited for it would stay a zombie.
     while (waitpid(child, NULL, 0) < 0 && errno == EINTR) {}
     return -failure;
+}
+
+int heartline_terminal_rows(int descriptor) {
+    struct winsize size;
+    return ioctl(descriptor, TIOCGWINSZ, &size) == 0 ? size.ws_row : 0;
 }

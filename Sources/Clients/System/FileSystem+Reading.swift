@@ -3,6 +3,9 @@ internal import Glibc
 extension FileSystem {
     public static func exists(_ path: String) -> Bool { unsafe access(path, F_OK) == 0 }
 
+    /// Whether this process may write `path`, or make files in it if it is a directory.
+    public static func isWritable(_ path: String) -> Bool { unsafe access(path, W_OK) == 0 }
+
     /// Whether `path` is a directory, or a link to one.
     public static func isDirectory(_ path: String) -> Bool {
         var found = stat()

@@ -10,9 +10,17 @@ public enum Terminal {
         isatty(stream.rawValue) == 1
     }
 
-    /// Draws a picture in place of the one before, without the flicker of an empty screen.
+    /// How many lines it shows; `nil` if that is not known.
+    public static var rows: Int? {
+        let rows = Int(heartline_terminal_rows(Stream.output.rawValue))
+        return rows > 0 ? rows : nil
+    }
+
+    /// Draws a picture in place of the one before, without the flicker of an empty screen. What is below
+    /// the last line of the terminal is left out.
     public static func draw(_ text: String) {
-        let lines = text.split(separator: "\n", omittingEmptySubsequences: false)
+        var lines = text.split(separator: "\n", omittingEmptySubsequences: false)[...]
+        if let rows, lines.count > rows { lines = lines.prefix(rows) }
         write("\u{1B}[H" + lines.joined(separator: "\u{1B}[K\n") + "\u{1B}[J")
     }
 

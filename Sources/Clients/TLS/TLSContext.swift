@@ -1,4 +1,5 @@
 internal import COpenSSL
+internal import Glibc
 internal import Synchronization
 
 /// A server's certificate, key and rules, from which the sessions of its connections are made.
@@ -49,6 +50,9 @@ public final class TLSContext: Sendable {
     /// What an operator should know though it stops nothing, such as an expired certificate.
     public var warnings: [String] { native.withLock { $0.warnings } }
 
+    /// When the certificate in use ends, in seconds since 1970.
+    public var expirySeconds: Int64 { native.withLock { $0.expirySeconds } }
+
     /// Makes the session of one accepted connection; the handshake comes with the first `read`.
     /// - Throws: `TLSError` if OpenSSL is out of memory.
     public func makeSession(descriptor: Int32) throws(TLSError) -> TLSSession {
@@ -63,6 +67,7 @@ public final class TLSContext: Sendable {
 @safe private final class NativeContext: @unchecked Sendable {
     private let pointer: OpaquePointer
     let warnings: [String]
+    let expirySeconds: Int64
 
     init(_ files: TLSContext.Files) throws(TLSError) {
         ERR_clear_error()
@@ -78,6 +83,7 @@ public final class TLSContext: Sendable {
             throw error
         }
         warnings = unsafe Self.validityWarnings(made, files)
+        expirySeconds = unsafe Self.expirySeconds(made)
     }
 
     deinit { unsafe SSL_CTX_free(pointer) }
@@ -167,6 +173,14 @@ public final class TLSContext: Sendable {
             .matchingKey, file: files.privateKey,
             reason: "it is not the key of \(files.certificateChain); give the pair that belongs "
                 + "together")
+    }
+
+    private static func expirySeconds(_ context: OpaquePointer) -> Int64 {
+        var parts = unsafe tm()
+        guard let certificate = unsafe SSL_CTX_get0_certificate(context),
+            unsafe ASN1_TIME_to_tm(X509_get0_notAfter(certificate), &parts) == 1
+        else { return 0 }
+        return Int64(unsafe timegm(&parts))
     }
 
     private static func validityWarnings(

@@ -31,8 +31,13 @@ final class ProximityAPI: Routes {
             exchange.respondError(
                 .methodNotAllowed, "method not allowed",
                 headers: [Header("Allow", methods.map { $0.text }.joined(separator: ", "))])
-        case .route(.exchange): exchangeToken(request, exchange)
-        case .route(let route): handle(route, request, exchange)
+        case .route(let route):
+            exchange.count(as: RouteNames.number(of: route))
+            if route == .exchange {
+                exchangeToken(request, exchange)
+            } else {
+                handle(route, request, exchange)
+            }
         }
         return true
     }

@@ -1,7 +1,7 @@
 internal import HTTP
 
 /// The routes of the proximity service, but for its WebSocket.
-package enum ProximityRoute: Sendable, CaseIterable {
+package enum ProximityRoute: Int, Sendable, CaseIterable {
     case exchange, revoke, register, nearby, encounter, wave, storeKey, fetchKey, block, message
     case erase
 

@@ -24,6 +24,7 @@ final class SocketAPI: Routes {
 
     func handle(_ request: borrowing Request, _ exchange: borrowing Exchange) -> Bool {
         guard request.pathIs("/ws") else { return false }
+        exchange.count(as: RouteNames.Public.socket.rawValue)
         guard request.method == .get else {
             exchange.methodNotAllowed(allow: "GET")
             return true

@@ -25,6 +25,8 @@ uint32_t heartline_doorbell_read(const uint32_t *word);
 int heartline_set_parent_death_signal(int signal);
 /// Names the calling thread (15 characters at most).
 void heartline_set_thread_name(const char *name);
+/// Rows of the terminal behind `descriptor` (`TIOCGWINSZ`); 0 if that is not known.
+int heartline_terminal_rows(int descriptor);
 /// CPU time that this process has used, in nanoseconds.
 uint64_t heartline_process_cpu_nanoseconds(void);
 /// `mallopt`: blocks of `mmap_bytes` and more are mapped and unmapped, `trim_bytes` free ones at the
