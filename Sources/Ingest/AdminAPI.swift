@@ -1,21 +1,33 @@
 internal import Bytes
 internal import HTTP
 internal import JSON
+internal import Page
 internal import System
 
-/// The operators' routes, on a listener of their own: `/healthz` and `/readyz` for everyone, and
-/// `/admin/v1` for who has the token.
+/// The operators' routes, on a listener of their own: `/healthz` and `/readyz` for everyone, `/admin/v1` for
+/// who has the token, and the page for who has it or signed in with it.
 final class AdminAPI: RequestHandler {
     private let readiness: Readiness
     /// `nil`: health only.
     private let administration: Administration?
+    private let page: PageAPI?
 
-    init(_ readiness: Readiness, _ administration: Administration?) {
+    init(_ readiness: Readiness, _ administration: Administration?, _ page: PageAPI?) {
         self.readiness = readiness
         self.administration = administration
+        self.page = page
     }
 
     func handle(_ request: borrowing Request, _ exchange: borrowing Exchange) {
+        // Tells people by itself what it does not answer.
+        if let page, page.handle(request, exchange) { return }
+        let origin = RequestOrigin(
+            host: request.header("host"), origin: request.header("origin"),
+            fetchSite: request.header("sec-fetch-site"))
+        guard !origin.isFromElsewhere else {
+            exchange.respondError(.forbidden, "asked for by another site")
+            return
+        }
         if request.pathIs("/healthz") {
             guard isReading(request.method) else {
                 exchange.methodNotAllowed(allow: "GET, HEAD")

@@ -51,6 +51,11 @@ enum InstanceOptions {
         "admin-token-file", "FILE",
         "what operators show to /admin/v1, readable by its owner only; or HEARTLINE_ADMIN_TOKEN (default: up makes DIR/admin-token; other roles answer health only)"
     )
+    static let adminName = Option(
+        name: "admin-name", kind: .text("NAME"), defaultValue: nil,
+        help:
+            "a name by which the page on the admin listener may be reached, beside addresses and localhost; several times",
+        repeats: true)
     static let provisionLimit = Option.integer(
         "provision-limit", 0...1_000_000, default: 60,
         "provisionings at once, and again each minute, from one client address; 0: no limit")
@@ -70,7 +75,7 @@ enum InstanceOptions {
 
     static let frontEnd =
         [
-            listen, admin, adminToken, loops, durability, certificate, key, clientAuthority,
+            listen, admin, adminToken, adminName, loops, durability, certificate, key, clientAuthority,
             clientRequired, insecure, frontEndName, provisionLimit,
         ] + ProximityOptions.options
     static let logging = [logLevel, logFormat]
@@ -126,6 +131,7 @@ enum InstanceOptions {
             admin: ServerConfiguration(address: admin, loops: 1, limits: limits, name: "admin"),
             secretKey: secrets.secretKey)
         settings.salt = secrets.salt
+        settings.adminNames = arguments.all("admin-name")
         let provisionings = arguments.integer("provision-limit")
         settings.provisioning.limit?.burst = provisionings
         settings.provisioning.limit?.perMinute = provisionings
