@@ -1,9 +1,9 @@
 internal import Bytes
-internal import Schemas
+package import Schemas
 
 /// One device's page, from a reading.
-enum DeviceView {
-    static func parts(_ reading: DeviceReading) -> [PagePart] {
+package enum DeviceView {
+    package static func parts(_ reading: DeviceReading) -> [PagePart] {
         [
             PagePart(.device) { facts(reading, &$0) },
             PagePart(.timeline) { timeline(reading, &$0) },
@@ -13,7 +13,7 @@ enum DeviceView {
         ]
     }
 
-    static func document(_ device: DeviceID, _ parts: [PagePart]) -> HTML {
+    package static func document(_ device: DeviceID, _ parts: [PagePart]) -> HTML {
         func part(_ name: StaticName, _ html: inout HTML) {
             html.element("div", .part(name)) { html in
                 if let part = parts.first(where: { $0.id == name }) { html.append(part.html) }
@@ -242,8 +242,8 @@ enum DeviceView {
             return
         }
         AlertTable.write(
-            reading.alerts, now: reading.now, caption: "Alerts of this device, the newest first",
-            into: &html)
+            reading.alerts, now: reading.now, isOfOne: true,
+            caption: "Alerts of this device, the newest first", into: &html)
     }
 }
 

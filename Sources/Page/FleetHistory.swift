@@ -5,8 +5,10 @@ public import Schemas
 public struct FleetHistory: Sendable {
     /// How far back the picture goes.
     public static let span: Int64 = 6 * 3_600_000
-    /// A count of our own is of use until its minute is in the tables, and for the first minutes of a fleet.
+    /// Counts of our own are of use until their minutes are in the tables, and as the finer ones for a while.
     private static let ownSpan: Int64 = 10 * 60_000
+    /// What was between two counts that are further apart is not known; those before are given up.
+    private static let longestGap: Int64 = 90_000
     /// Points of the picture; of those closer together the last counts.
     private static let points: Int64 = 160
 
@@ -41,21 +43,19 @@ public struct FleetHistory: Sendable {
 
     /// Adds a count of our own.
     public mutating func append(_ sample: FleetReading.Sample) {
+        if let last = own.last, sample.at - last.at > Self.longestGap { own.removeAll() }
         own.removeAll { sample.at - $0.at > Self.ownSpan || $0.at >= sample.at }
         own.append(sample)
     }
 
+    /// Whether there is little to show yet but what is counted here.
+    public var isYoung: Bool { minutes.count < 5 }
+
     /// What is shown, in order of time.
     public func samples(now: EventTime) -> [FleetReading.Sample] {
-        var all = minutes.filter { now - $0.at <= Self.span && $0.at < now }
-        if let last = all.last, all.count > 3 {
-            all += own.filter { $0.at > last.at }
-        } else {
-            // A fleet of a few minutes: each of our counts tells something.
-            let first = own.first?.at ?? now
-            all.removeAll { $0.at >= first }
-            all += own
-        }
+        let begin = own.first?.at ?? now
+        var all = minutes.filter { now - $0.at <= Self.span && $0.at < begin }
+        all += own
         guard let first = all.first, let last = all.last, last.at > first.at else { return all }
         let step = max(1, (last.at - first.at) / Self.points)
         var thinned: [FleetReading.Sample] = []

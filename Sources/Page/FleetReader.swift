@@ -65,18 +65,36 @@ struct FleetReader: ~Copyable {
         return isEmpty ? nil : reading
     }
 
+    /// Counts the devices, if that is due, while the tables have too little for a picture.
+    /// - Returns: whether that goes on.
+    mutating func countForHistory() -> Bool {
+        do {
+            let connection = try open()
+            try readIfDue(.states, connection)
+            try readIfDue(.history, connection)
+        } catch {
+            // Who looks is told.
+            _ = explain(error)
+        }
+        return history.isYoung
+    }
+
     /// Why nothing was ever read.
     var fault: String? { reading.fault }
 
     private mutating func refresh(_ connection: PostgresConnection) throws(PostgresError) {
-        for piece in Piece.allCases {
-            let start = SystemClock.monotonicMilliseconds()
-            guard paces[piece.rawValue].isDue(start) else { continue }
-            try read(piece, connection)
-            let end = SystemClock.monotonicMilliseconds()
-            paces[piece.rawValue].took(end - start, now: end)
-        }
+        for piece in Piece.allCases { try readIfDue(piece, connection) }
         reading.history = history.samples(now: reading.now)
+    }
+
+    private mutating func readIfDue(
+        _ piece: Piece, _ connection: PostgresConnection
+    ) throws(PostgresError) {
+        let start = SystemClock.monotonicMilliseconds()
+        guard paces[piece.rawValue].isDue(start) else { return }
+        try read(piece, connection)
+        let end = SystemClock.monotonicMilliseconds()
+        paces[piece.rawValue].took(end - start, now: end)
     }
 
     private mutating func read(
@@ -109,7 +127,8 @@ struct FleetReader: ~Copyable {
     }
 
     private mutating func readHistory(_ connection: PostgresConnection) throws(PostgresError) {
-        let from = reading.now + -FleetHistory.span
+        let now = EventTime(milliseconds: SystemClock.wallMilliseconds())
+        let from = now + -FleetHistory.span
         var minutes: [FleetHistory.Minute] = []
         for row in try connection.execute(
             PageQueries.history, .timestamptz(from.postgresMicroseconds))

@@ -1,9 +1,9 @@
 internal import Schemas
 
 /// The fleet's page, from a reading.
-enum FleetView {
+package enum FleetView {
     /// In the order of the page. Equal readings make equal parts.
-    static func parts(_ reading: FleetReading) -> [PagePart] {
+    package static func parts(_ reading: FleetReading) -> [PagePart] {
         [
             PagePart(.summary) { summary(reading, &$0) },
             PagePart(.states) { states(reading, &$0) },
@@ -19,7 +19,7 @@ enum FleetView {
         ]
     }
 
-    static func document(_ parts: [PagePart]) -> HTML {
+    package static func document(_ parts: [PagePart]) -> HTML {
         func part(_ name: StaticName, _ html: inout HTML) {
             html.element("div", .part(name)) { html in
                 if let part = parts.first(where: { $0.id == name }) { html.append(part.html) }
@@ -45,22 +45,26 @@ enum FleetView {
                 }
             }
             html.element("div", .css("columns")) { html in
-                section("Tunnels in trouble, the newest first", "card", &html) {
-                    part(.troubles, &$0)
-                }
-                section("Open alerts", "card", &html) { part(.alerts, &$0) }
-                section("From the log to the tables", "card", &html) { html in
-                    part(.flow, &html)
-                    html.element("details") { html in
-                        html.element("summary", text: "Every partition")
-                        part(.partitions, &html)
+                html.element("div") { html in
+                    section("Tunnels in trouble, the newest first", "card", &html) {
+                        part(.troubles, &$0)
+                    }
+                    section("From the log to the tables", "card", &html) { html in
+                        part(.flow, &html)
+                        html.element("details") { html in
+                            html.element("summary", text: "Every partition")
+                            part(.partitions, &html)
+                        }
                     }
                 }
-                section("Configurations on their way", "card", &html) {
-                    part(.configurations, &$0)
+                html.element("div") { html in
+                    section("Open alerts", "card", &html) { part(.alerts, &$0) }
+                    section("Configurations on their way", "card", &html) {
+                        part(.configurations, &$0)
+                    }
+                    section("Releases of apps", "card", &html) { part(.releases, &$0) }
+                    section("Matches", "card", &html) { part(.matches, &$0) }
                 }
-                section("Releases of apps", "card", &html) { part(.releases, &$0) }
-                section("Matches", "card", &html) { part(.matches, &$0) }
             }
         }
     }
@@ -68,7 +72,7 @@ enum FleetView {
     // MARK: - Parts
 
     /// The fleet in one sentence.
-    static func sentence(_ counts: StateCounts) -> String {
+    package static func sentence(_ counts: StateCounts) -> String {
         let total = counts.total
         if total == 0 { return "No device has been judged yet." }
         var text =
@@ -379,16 +383,19 @@ enum FleetView {
 
 /// Alerts as a table.
 enum AlertTable {
+    /// - Parameter isOfOne: all of them are about one device, which is not told again.
     static func write(
-        _ alerts: [AlertReading], now: EventTime, caption: String, into html: inout HTML
+        _ alerts: [AlertReading], now: EventTime, isOfOne: Bool = false, caption: String,
+        into html: inout HTML
     ) {
         html.table(
-            caption, ["Alert", "About", "Why", "Since", "State"], numbersFrom: nil
+            caption, ["Alert"] + (isOfOne ? [] : ["About"]) + ["Why", "Since", "State"],
+            numbersFrom: nil
         ) { html in
             for alert in alerts {
                 html.element("tr", .text(.key, alert.id.description)) { html in
                     html.element("td") { $0.foreign(alert.kind, limit: 60) }
-                    html.element("td") { html in
+                    if !isOfOne { html.element("td") { html in
                         if let device = alert.device {
                             html.device(device)
                         } else {
@@ -397,7 +404,7 @@ enum AlertTable {
                         if let devices = alert.devices {
                             html.text(" (\(PageText.count(devices, "device", "devices")))")
                         }
-                    }
+                    } }
                     html.element("td") { $0.foreign(alert.reason, limit: 80) }
                     html.element("td") { $0.time(alert.openedAt, now: now) }
                     html.element("td") { html in

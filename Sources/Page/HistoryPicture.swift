@@ -5,19 +5,19 @@ internal import Schemas
 ///
 /// The drawing has a box of fixed size that the page stretches; what is to be read stands beside it as text,
 /// so that it stays sharp, and in a table.
-struct HistoryPicture {
+package struct HistoryPicture {
     static let width = 960
     static let height = 200
 
     /// Ascending; of at least two times.
-    let samples: [FleetReading.Sample]
+    package let samples: [FleetReading.Sample]
     /// Drawn from below, in this order.
-    let states: [FleetState]
+    package let states: [FleetState]
     /// The value at the upper edge.
-    let top: Int64
+    package let top: Int64
 
     /// `nil` where there are no two times, and where no device was in one of the states.
-    init?(_ samples: [FleetReading.Sample], states: [FleetState]) {
+    package init?(_ samples: [FleetReading.Sample], states: [FleetState]) {
         guard let first = samples.first, let last = samples.last, last.at > first.at else {
             return nil
         }
@@ -28,17 +28,16 @@ struct HistoryPicture {
         top = Self.roundedUp(highest)
     }
 
-    /// 1, 2, 4, 5 or 10 times a power of ten, so that the half of it is a number too.
-    static func roundedUp(_ value: Int64) -> Int64 {
+    /// The next number with one digit that counts, so that the half of it can be told at a glance; an even one.
+    package static func roundedUp(_ value: Int64) -> Int64 {
         var power: Int64 = 1
         while true {
-            for factor: Int64 in [1, 2, 4, 5] where factor > 1 || power > 1 {
-                if factor.multipliedReportingOverflow(by: power).overflow { return value }
-                if factor * power >= value { return max(2, factor * power) }
+            for factor: Int64 in [2, 3, 4, 5, 6, 8, 10] where power > 1 || factor % 2 == 0 {
+                let (rounded, overflow) = factor.multipliedReportingOverflow(by: power)
+                if overflow { return value }
+                if rounded >= value { return rounded }
             }
-            let (next, overflow) = power.multipliedReportingOverflow(by: 10)
-            if overflow { return value }
-            power = next
+            power *= 10
         }
     }
 
@@ -49,7 +48,7 @@ struct HistoryPicture {
     }
 
     /// Names the box for who cannot see it.
-    func write(into html: inout HTML, label: String) {
+    package func write(into html: inout HTML, label: String) {
         html.element(
             "svg", .css("picture"), .fixed("viewBox", "0 0 960 200"),
             .fixed("preserveAspectRatio", "none"), .fixed("role", "img"), .text(.label, label)

@@ -1,11 +1,11 @@
-internal import Bytes
+package import Bytes
 internal import JSON
 
 /// A piece of the page that can be brought up to date by itself.
-struct PagePart: Hashable, Sendable {
+package struct PagePart: Hashable, Sendable {
     /// Of the element that holds it.
-    var id: StaticName
-    var html: HTML
+    package var id: StaticName
+    package var html: HTML
 
     init(_ id: StaticName, _ write: (inout HTML) -> Void) {
         self.id = id
@@ -15,7 +15,7 @@ struct PagePart: Hashable, Sendable {
 
     /// As an event of a stream.
     /// - SeeAlso: HTML Living Standard, section 9.2 (server-sent events).
-    var event: ByteBuffer {
+    package var event: ByteBuffer {
         var event = ByteBuffer()
         event.append("event: part\ndata: {\"id\":\"")
         event.append(text: id.rawValue)
@@ -27,7 +27,7 @@ struct PagePart: Hashable, Sendable {
 }
 
 /// Names of the parts, which are ids of elements.
-enum StaticName: String, Sendable {
+package enum StaticName: String, Sendable {
     case summary, states, picture, numbers, troubles, alerts, flow, partitions, configurations
     case releases, matches
     case device, timeline, intervals, versions

@@ -1,17 +1,22 @@
-internal import Postgres
+package import Postgres
 
 /// What the page asks the database. Every statement reads a bounded number of rows by an index, but for the
 /// two that count (`states` and `alertCounts`), which read an index from end to end and are asked as seldom as
 /// they are slow.
-enum PageQueries {
-    /// For each session: no statement of the page takes more than one core, or long.
-    static let session = "SET max_parallel_workers_per_gather = 0; SET default_transaction_read_only = on"
+package enum PageQueries {
+    /// For each session: nothing of the page takes more than one core, or writes. Statements are planned for
+    /// their values, since a range of unknown size would be read from end to end.
+    package static let session =
+        """
+        SET max_parallel_workers_per_gather = 0; SET default_transaction_read_only = on; \
+        SET plan_cache_mode = force_custom_plan
+        """
 
-    static let states = PreparedStatement(
+    package static let states = PreparedStatement(
         "page_states",
         "SELECT state, count(*) FROM heartline.device_status GROUP BY state")
 
-    static let alertCounts = PreparedStatement(
+    package static let alertCounts = PreparedStatement(
         "page_alert_counts",
         """
         SELECT kind, count(*), min(opened_at) FROM heartline.alerts \
@@ -20,7 +25,7 @@ enum PageQueries {
 
     /// How many partitions told of a minute stands beside each row: while some lag behind, the newest
     /// minutes are not whole.
-    static let history = PreparedStatement(
+    package static let history = PreparedStatement(
         "page_history",
         """
         SELECT minute, state, sum(devices)::int8, \
@@ -31,7 +36,7 @@ enum PageQueries {
         WHERE minute >= $1 GROUP BY minute) m GROUP BY minute, state ORDER BY minute
         """)
 
-    static let troubles = PreparedStatement(
+    package static let troubles = PreparedStatement(
         "page_troubles",
         """
         SELECT s.device_id, s.state, s.reason, s.since, s.last_seen FROM unnest($1::text[]) k(state) \
@@ -39,7 +44,7 @@ enum PageQueries {
         ORDER BY d.since DESC LIMIT 10) s ORDER BY s.since DESC, s.device_id LIMIT 10
         """)
 
-    static let newestAlerts = PreparedStatement(
+    package static let newestAlerts = PreparedStatement(
         "page_newest_alerts",
         """
         SELECT a.alert_id, a.kind, a.entity, a.device_id, a.reason, a.opened_at, a.resolved_at, \
@@ -48,7 +53,7 @@ enum PageQueries {
         ORDER BY o.opened_at DESC LIMIT 10) a ORDER BY a.opened_at DESC, a.alert_id LIMIT 10
         """)
 
-    static let partitions = PreparedStatement(
+    package static let partitions = PreparedStatement(
         "page_partitions",
         """
         SELECT pipeline, topic, partition, next_offset, updated_at, owner \
@@ -56,7 +61,7 @@ enum PageQueries {
         """)
 
     /// As many events as are worth telling apart.
-    static let outbox = PreparedStatement(
+    package static let outbox = PreparedStatement(
         "page_outbox", "SELECT count(*) FROM (SELECT FROM heartline.outbox LIMIT 10000) o")
 
     /// Changes that are looked at: no more, however many there were.
@@ -64,7 +69,7 @@ enum PageQueries {
 
     /// Of the newest changes: a row for each minute with how many were made and how many arrived in it, and
     /// one without a minute for all of them.
-    static let configurations = PreparedStatement(
+    package static let configurations = PreparedStatement(
         "page_configurations",
         """
         WITH recent AS MATERIALIZED (\
@@ -90,7 +95,7 @@ enum PageQueries {
         WHERE delivered_at IS NOT NULL AND NOT suspended) m GROUP BY minute ORDER BY 1 NULLS FIRST
         """)
 
-    static let releases = PreparedStatement(
+    package static let releases = PreparedStatement(
         "page_releases",
         """
         SELECT source, release, sum(offered)::int8, sum(downloading)::int8, sum(installed)::int8, \
@@ -101,7 +106,7 @@ enum PageQueries {
         source, release LIMIT 8
         """)
 
-    static let matches = PreparedStatement(
+    package static let matches = PreparedStatement(
         "page_matches",
         """
         SELECT date_trunc('minute', connected_at), count(*) FROM heartline.connections \
@@ -110,28 +115,28 @@ enum PageQueries {
 
     // MARK: - One device
 
-    static let registration = PreparedStatement(
+    package static let registration = PreparedStatement(
         "page_registration",
         """
         SELECT host(internal_address), hardware_id, version, suspended, expected_interval, created_at \
         FROM heartline.devices WHERE device_id = $1
         """)
 
-    static let status = PreparedStatement(
+    package static let status = PreparedStatement(
         "page_status",
         """
         SELECT state, reason, since, last_seen, last_handshake, tunnel_up, agent_status, agent_state, \
         flags, flapping FROM heartline.device_status WHERE device_id = $1
         """)
 
-    static let intervals = PreparedStatement(
+    package static let intervals = PreparedStatement(
         "page_intervals",
         """
         SELECT state, reason, started_at, ended_at FROM heartline.device_state_ended \
         WHERE device_id = $1 AND ended_at >= $2 ORDER BY transition DESC LIMIT 200
         """)
 
-    static let versions = PreparedStatement(
+    package static let versions = PreparedStatement(
         "page_versions",
         """
         SELECT v.version, v.kind, v.changed_at, v.changed_by, d.delivered_at FROM (\
@@ -140,14 +145,14 @@ enum PageQueries {
         ORDER BY v.version DESC
         """)
 
-    static let deviceAlerts = PreparedStatement(
+    package static let deviceAlerts = PreparedStatement(
         "page_device_alerts",
         """
         SELECT alert_id, kind, entity, device_id, reason, opened_at, resolved_at, acknowledged_by, \
         device_count FROM heartline.alerts WHERE device_id = $1 ORDER BY opened_at DESC LIMIT 20
         """)
 
-    static let forwards = PreparedStatement(
+    package static let forwards = PreparedStatement(
         "page_forwards",
         """
         SELECT protocol, listen_port, target_host, target_port FROM heartline.forwards \
@@ -159,7 +164,7 @@ enum PageQueries {
     /// Devices that a list shows.
     static let listLimit: Int64 = 50
 
-    static let inState = PreparedStatement(
+    package static let inState = PreparedStatement(
         "page_in_state",
         """
         SELECT s.device_id, host(r.internal_address), r.hardware_id, s.state, s.since FROM (\
@@ -168,15 +173,15 @@ enum PageQueries {
         ORDER BY s.since DESC, s.device_id
         """)
 
-    static let byID = PreparedStatement(
+    package static let byID = PreparedStatement(
         "page_by_id", search("device_id BETWEEN $1 AND $2 ORDER BY device_id", limit: "$3"))
 
-    static let byAddress = PreparedStatement(
+    package static let byAddress = PreparedStatement(
         "page_by_address",
         search("internal_address BETWEEN $1 AND $2 ORDER BY internal_address", limit: "$3"))
 
     /// By what hardware ids begin with, byte by byte.
-    static let byHardware = PreparedStatement(
+    package static let byHardware = PreparedStatement(
         "page_by_hardware",
         search("hardware_id >= $1 AND hardware_id < $2 ORDER BY hardware_id", limit: "$3"))
 

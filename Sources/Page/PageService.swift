@@ -41,7 +41,7 @@ public struct PageSettings: Sendable, CustomStringConvertible {
 }
 
 /// Reads what the page shows and sends it to whoever looks, on a thread of its own: one loop of queries,
-/// however many browsers there are, and none while nobody looks.
+/// however many browsers there are, and, after its first minutes, none while nobody looks.
 ///
 /// - Thread safety: every method may be called from any thread; `start` and `stop` once each.
 public final class PageService: Sendable {
@@ -80,6 +80,9 @@ public final class PageService: Sendable {
     private static let silenceMilliseconds: Int64 = 15_000
     /// A client with more bytes waiting is left out until it has taken them.
     private static let waitingBytes = 256 << 10
+    /// How long after the start, and how often, devices are counted though nobody looks.
+    private static let youthMilliseconds: Int64 = 600_000
+    private static let countMilliseconds: Int64 = 5_000
     /// Longest wait at the end for a query that runs.
     private static let stopMilliseconds: Int64 = 1_000
 
@@ -160,6 +163,8 @@ public final class PageService: Sendable {
         var sent: [Channel: [PagePart]] = [:]
         var nextRound: Int64 = 0
         var lastWord = SystemClock.monotonicMilliseconds()
+        var isYoung = true
+        let end = lastWord + Self.youthMilliseconds
         while !isStopping.load(ordering: .acquiring) {
             let taken = jobs.withLock { jobs in
                 defer { jobs.removeAll() }
@@ -186,7 +191,13 @@ public final class PageService: Sendable {
                 for watcher in watchers { watcher.stream.write(ByteBuffer(": \n\n".utf8)) }
             }
             sent = sent.filter { entry in watchers.contains { $0.channel == entry.key } }
-            waker.wait(milliseconds: watchers.isEmpty ? 60_000 : max(0, nextRound - now))
+            if watchers.isEmpty, isYoung {
+                // Before the tables have minutes to draw, the first who looks finds some.
+                isYoung = now < end && reader.countForHistory()
+            }
+            waker.wait(
+                milliseconds: watchers.isEmpty
+                    ? (isYoung ? Self.countMilliseconds : 60_000) : max(0, nextRound - now))
         }
         for watcher in watchers { watcher.stream.finish() }
         openStreams.subtract(watchers.count, ordering: .relaxed)
