@@ -82,11 +82,18 @@ let package = Package(
             ["TLS", "Crypto", "CLlhttp", "CWslay", "CSystem", "Metrics", "System", "Bytes"]),
         // How apps are updated: sources, downloads, the installer; no HTTP server, no database.
         library("Updates", ["Curl", "JSON", "Crypto", "System", "Bytes"]),
+        // The page for people: what it shows, its documents, its listener's routes.
+        library(
+            "Page", ["HTTP", "Schemas", "JSON", "Crypto", "Postgres", "System", "Bytes"],
+            resources: [
+                .embedInCode("Assets/page.css"), .embedInCode("Assets/page.js"),
+                .embedInCode("Assets/icon.svg"),
+            ]),
         library(
             "Ingest",
             [
-                "HTTP", "EventLog", "Updates", "Schemas", "JWT", "JSON", "Zlib", "Crypto", "Curl",
-                "Postgres", "TLS", "Metrics", "System", "Bytes",
+                "HTTP", "EventLog", "Updates", "Page", "Schemas", "JWT", "JSON", "Zlib", "Crypto",
+                "Curl", "Postgres", "TLS", "Metrics", "System", "Bytes",
             ]),
         library("Sinks", ["EventLog", "Schemas", "Postgres", "Crypto", "System", "Bytes"]),
         library(
@@ -104,8 +111,9 @@ let package = Package(
             name: "heartline",
             dependencies: [
                 "Alerts", "Ingest", "Pipeline", "Processors", "Sinks", "EventLog", "Kafka",
-                "HTTP", "JWT", "Updates", "Schemas", "Fleet", "Simulation", "Postgres", "Crypto",
-                "TLS", "KeyValue", "JSON", "YAML", "Curl", "Zlib", "Metrics", "System", "Bytes",
+                "HTTP", "JWT", "Updates", "Page", "Schemas", "Fleet", "Simulation", "Postgres",
+                "Crypto", "TLS", "KeyValue", "JSON", "YAML", "Curl", "Zlib", "Metrics", "System",
+                "Bytes",
             ],
             path: "Sources/heartline", swiftSettings: strict),
         library(
@@ -141,6 +149,9 @@ let package = Package(
             ]),
         tests(
             "HTTP", ["HTTP", "TLS", "Metrics", "System", "Bytes"], exclude: ["websocket_client.py"]),
+        tests(
+            "Page",
+            ["Page", "HTTP", "Schemas", "Postgres", "Simulation", "System", "Bytes"]),
         tests(
             "Ingest",
             [

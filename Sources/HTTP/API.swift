@@ -98,7 +98,7 @@ public struct ServerLimits: Sendable {
 public enum Status: Int, Sendable {
     case switchingProtocols = 101
     case ok = 200, created = 201, accepted = 202, noContent = 204
-    case notModified = 304
+    case seeOther = 303, notModified = 304
     case badRequest = 400, unauthorized = 401, forbidden = 403, notFound = 404
     case methodNotAllowed = 405, requestTimeout = 408, conflict = 409, gone = 410
     case contentTooLarge = 413, unsupportedMediaType = 415, expectationFailed = 417
@@ -114,6 +114,7 @@ public enum Status: Int, Sendable {
         case .created: "Created"
         case .accepted: "Accepted"
         case .noContent: "No Content"
+        case .seeOther: "See Other"
         case .notModified: "Not Modified"
         case .badRequest: "Bad Request"
         case .unauthorized: "Unauthorized"

@@ -2,27 +2,39 @@ internal import Bytes
 internal import HTTP
 internal import JSON
 internal import Metrics
+internal import Page
 internal import System
 
 /// The operators' routes, on a listener of their own: `/healthz` and `/readyz` for everyone, `/metrics`
-/// and `/admin/v1` for who has a token.
+/// and `/admin/v1` for who has a token, and the page for who has it or signed in with it.
 final class AdminAPI: RequestHandler {
     private let readiness: Readiness
     /// `nil`: there is nothing to administer.
     private let administration: Administration?
     /// `nil`: nobody may read them.
     private let metrics: (sources: MetricsSources, gate: AdminGuard)?
+    private let page: PageAPI?
 
     init(
-        _ readiness: Readiness, _ administration: Administration?,
+        _ readiness: Readiness, _ administration: Administration?, _ page: PageAPI?,
         _ metrics: (sources: MetricsSources, gate: AdminGuard)? = nil
     ) {
         self.readiness = readiness
         self.administration = administration
+        self.page = page
         self.metrics = metrics
     }
 
     func handle(_ request: borrowing Request, _ exchange: borrowing Exchange) {
+        // Tells people by itself what it does not answer.
+        if let page, page.handle(request, exchange) { return }
+        let origin = RequestOrigin(
+            host: request.header("host"), origin: request.header("origin"),
+            fetchSite: request.header("sec-fetch-site"))
+        guard !origin.isFromElsewhere else {
+            exchange.respondError(.forbidden, "asked for by another site")
+            return
+        }
         if request.pathIs("/healthz") {
             exchange.count(as: RouteNames.Admin.healthz.rawValue)
             guard isReading(request.method) else {

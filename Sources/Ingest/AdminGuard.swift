@@ -2,6 +2,7 @@ internal import Bytes
 internal import Crypto
 internal import Foundation
 internal import HTTP
+internal import Page
 internal import Synchronization
 
 /// What operators show to be let in: a bearer token (RFC 6750).
@@ -35,6 +36,14 @@ public struct AdminToken: Sendable, CustomStringConvertible {
     }
 
     public var description: String { "AdminToken(hidden)" }
+
+    /// What a link to the page carries to sign somebody in, once.
+    ///
+    /// Unit: milliseconds since 1970.
+    /// - Throws: `CryptoError` where there are no random numbers.
+    public func loginCode(now: Int64) throws -> String {
+        LoginCode(madeAt: now, number: try Random.integer()).text(key: digest)
+    }
 }
 
 /// Lets operators in by their token, and tells those who try others to stop.

@@ -2,6 +2,7 @@ internal import Bytes
 internal import Crypto
 internal import HTTP
 internal import Postgres
+public import Schemas
 internal import Synchronization
 internal import System
 
@@ -13,6 +14,10 @@ public struct AdministrationSettings: Sendable, CustomStringConvertible {
     public var secretKey: [UInt8]
     /// What operators must show.
     public var token: AdminToken
+    /// The offset that a partition's next record gets, for the page; `nil`: it tells no lag.
+    public var logEnd: (@Sendable (TopicPartition) -> Int64?)?
+    /// Names by which the page may be reached, beside addresses and `localhost`.
+    public var names: [String] = []
 
     public init(databaseURL: String, secretKey: [UInt8], token: AdminToken) {
         self.databaseURL = databaseURL

@@ -173,9 +173,8 @@ public final class FrontEnd<LogType: EventLog>: Sendable {
         admin = try settings.admin.map { configuration in
             try AdminListener(
                 configuration, readiness: readiness,
-                administration: settings.adminToken.map {
-                    AdministrationSettings(
-                        databaseURL: databaseURL, secretKey: settings.secretKey, token: $0)
+                administration: settings.administration(databaseURL: databaseURL) {
+                    try? log.offsets(of: $0).next
                 }, metrics: settings.metrics)
         }
     }

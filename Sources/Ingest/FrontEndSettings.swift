@@ -12,6 +12,8 @@ public struct FrontEndSettings: Sendable, CustomStringConvertible {
     public var adminToken: AdminToken?
     /// `GET /metrics` on it; `nil`: there is none.
     public var metrics: MetricsAccess?
+    /// Names by which the page on it may be reached, beside addresses and `localhost`.
+    public var adminNames: [String] = []
     /// `HEARTLINE_SECRET_KEY`, 32 bytes.
     public var secretKey: [UInt8]
     /// `SERVER_SALT`, at least 16 bytes. Empty, the default: agents cannot be provisioned here, and are
@@ -57,6 +59,20 @@ public struct FrontEndSettings: Sendable, CustomStringConvertible {
         self.admin = admin
         self.secretKey = secretKey
         name = "\(ProcessInfo.processInfo.hostName)/\(server.address)"
+    }
+
+    /// What operators can do on the listener of their own; `nil` without their token.
+    /// - Parameter logEnd: the offset that a partition's next record gets.
+    public func administration(
+        databaseURL: String, logEnd: @escaping @Sendable (TopicPartition) -> Int64?
+    ) -> AdministrationSettings? {
+        adminToken.map { token in
+            var settings = AdministrationSettings(
+                databaseURL: databaseURL, secretKey: secretKey, token: token)
+            settings.logEnd = logEnd
+            settings.names = adminNames
+            return settings
+        }
     }
 
     /// Without the secret key.

@@ -99,7 +99,9 @@ enum Demo {
             simulation.agent = AgentSettings().faster(by: speed)
             simulation.faults = try FaultPlan(parsing: faults)
             fleet = RunningFleet(try Simulator(agents: devices, settings: simulation))
-            picture.begin(instance, file, agents: agents, isTemporary: isTemporary)
+            picture.begin(
+                instance, file, page: try PageLink.shown(instance, file), agents: agents,
+                isTemporary: isTemporary)
         } whileReady: { instance in
             picture.draw(instance)
             if let fleet, fleet.hasEnded { return false }

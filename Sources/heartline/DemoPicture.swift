@@ -22,7 +22,7 @@ struct DemoPicture {
     var elapsed: Int64 { start == 0 ? 0 : SystemClock.monotonicMilliseconds() - start }
 
     mutating func begin(
-        _ instance: Instance, _ file: RunFile, agents: Int, isTemporary: Bool
+        _ instance: Instance, _ file: RunFile, page: String, agents: Int, isTemporary: Bool
     ) {
         start = SystemClock.monotonicMilliseconds()
         let end = isTerminal ? "Ctrl-C ends it." : ""
@@ -31,6 +31,7 @@ struct DemoPicture {
             Quicker than production: a heartbeat every 2 s (30 s), offline after 8 s of silence (90 s),
             stale after 12 s without a handshake (180 s); last_seen is written at once (120 s).
 
+              page        \(page)
               heartbeats  POST \(file.listen)/api/v1/heartbeat
               admin       \(file.admin)/readyz
               data        \(instance.settings.data)\(isTemporary ? " (removed at the end)" : "")

@@ -101,6 +101,11 @@ final class Instance {
     /// Where apps ask for updates, if that is a listener of its own.
     var updateURL: String? { frontEnd?.updateURL }
 
+    /// Where people look, with a code that signs them in once; `nil` without an operators' token.
+    func pageLink() throws -> String? {
+        try adminToken.map { try PageLink.text(adminURL, $0) }
+    }
+
     // MARK: - Up
 
     /// Brings everything up; what was started is brought down again if that does not work out.
@@ -192,11 +197,8 @@ final class Instance {
         if let admin = frontEndSettings?.admin ?? settings.admin {
             try startAdmin(
                 admin,
-                frontEndSettings.flatMap { settings in
-                    settings.adminToken.map {
-                        AdministrationSettings(
-                            databaseURL: databaseURL, secretKey: settings.secretKey, token: $0)
-                    }
+                frontEndSettings?.administration(databaseURL: databaseURL) {
+                    try? log.offsets(of: $0).next
                 })
         }
         if settings.preparesAll {

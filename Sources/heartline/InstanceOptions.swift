@@ -55,6 +55,11 @@ enum InstanceOptions {
         "metrics-token-file", "FILE",
         "what Prometheus shows to /metrics, and may do nothing else with; or HEARTLINE_METRICS_TOKEN. The operators' token is good for it too"
     )
+    static let adminName = Option(
+        name: "admin-name", kind: .text("NAME"), defaultValue: nil,
+        help:
+            "a name by which the page on the admin listener may be reached, beside addresses and localhost; several times",
+        repeats: true)
     static let provisionLimit = Option.integer(
         "provision-limit", 0...1_000_000, default: 60,
         "provisionings at once, and again each minute, from one client address; 0: no limit")
@@ -74,7 +79,7 @@ enum InstanceOptions {
 
     static let frontEnd =
         [
-            listen, admin, adminToken, metricsToken, loops, durability, certificate, key,
+            listen, admin, adminToken, adminName, metricsToken, loops, durability, certificate, key,
             clientAuthority,
             clientRequired, insecure, frontEndName, provisionLimit,
         ] + ProximityOptions.options
@@ -131,6 +136,7 @@ enum InstanceOptions {
             admin: ServerConfiguration(address: admin, loops: 1, limits: limits, name: "admin"),
             secretKey: secrets.secretKey)
         settings.salt = secrets.salt
+        settings.adminNames = arguments.all("admin-name")
         let provisionings = arguments.integer("provision-limit")
         settings.provisioning.limit?.burst = provisionings
         settings.provisioning.limit?.perMinute = provisionings

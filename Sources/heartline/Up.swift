@@ -32,7 +32,7 @@ enum Up {
             return try Service.run(instance, arguments) { instance in
                 let file = try Service.writeRunFile(instance)
                 wasReady = true
-                Terminal.write(description(instance, file))
+                Terminal.write(try description(instance, file))
             }
         } catch {
             if !wasReady {
@@ -43,13 +43,14 @@ enum Up {
         }
     }
 
-    static func description(_ instance: Instance, _ file: RunFile) -> String {
+    static func description(_ instance: Instance, _ file: RunFile) throws -> String {
         let pipelines = instance.settings.pipelines.map { "\($0.name) (\($0.path))" }
         return """
             heartline \(Version.current) is ready.
               heartbeats  POST \(file.listen)/api/v1/heartbeat
               agents      POST \(file.listen)/api/v1/provision
               people      \(file.listen)/v1
+              page        \(try PageLink.shown(instance, file))
               admin       \(file.admin)/readyz
               updates     \(file.updates ?? file.listen)/api/app/ID/update
               operators   \(file.admin)/admin/v1, with the token in \(instance.adminTokenFile ?? "")

@@ -16,7 +16,7 @@ let commands: [Command] = [
     InstallationCommands.add, InstallationCommands.list, InstallationCommands.show,
     InstallationCommands.revoke, InstallationCommands.pair, InstallationCommands.unpair,
     LinkCommands.create, LinkCommands.revoke,
-    Simulate.command, Status.command, Doctor.command, Prune.command,
+    Simulate.command, Status.command, Doctor.command, PageLink.command, Prune.command,
     PipelineLint.command, PipelineTest.command,
     PipelineResume.command, Bench.command,
     Version.command,
