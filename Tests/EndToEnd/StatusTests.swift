@@ -37,9 +37,11 @@ import Testing
                 "--watch", "--data", heartline.data,
             ], executable: "/usr/bin/python3")
         let code = await process.waitForEnd()
-        let text = process.output().replacing("\r", with: "")
+        let text = process.output().replacing("\r\n", with: "\n")
         #expect(code == 0, "\(process.errors())")
-        let parts = text.split(separator: "\u{1B}[H").map(String.init)
+        // Up to where the cursor is shown again.
+        let drawn = text.firstRange(of: "\u{1B}[?25h").map { text[..<$0.lowerBound] } ?? text[...]
+        let parts = drawn.split(separator: "\u{1B}[H").map(String.init)
         return (Array(parts.dropFirst()), text)
     }
 
