@@ -88,7 +88,8 @@ let package = Package(
         library(
             "Ingest",
             [
-                "HTTP", "EventLog", "Updates", "Page", "Schemas", "JWT", "JSON", "Zlib", "Crypto", "Curl",
+                "HTTP", "EventLog", "Updates", "Page", "Schemas", "JWT", "JSON", "Zlib", "Crypto",
+                "Curl",
                 "Postgres", "System", "Bytes",
             ]),
         library("Sinks", ["EventLog", "Schemas", "Postgres", "Crypto", "System", "Bytes"]),
