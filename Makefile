@@ -3,6 +3,7 @@
 # make bench   the measurements, each beside its yardstick
 # make check   what must hold before a commit: format, house rules, build, tests, pipelines
 # make format  the format that check asks for
+# make screenshots  the pictures of the page in docs/images, of a demo that has run for some minutes
 
 # Found when a recipe runs: bootstrap comes first and says what is missing.
 SWIFT = $(shell scripts/find-swift)
@@ -12,7 +13,7 @@ HEARTLINE = .build/release/heartline
 # The demo's options: make run ARGUMENTS="--duration 2m"
 ARGUMENTS =
 
-.PHONY: run test bench check format build bootstrap bootstrap-test bootstrap-bench lint tidy pipelines
+.PHONY: screenshots run test bench check format build bootstrap bootstrap-test bootstrap-bench lint tidy pipelines
 
 run: bootstrap
 	@echo "Building Heartline: some minutes the first time."
@@ -24,6 +25,10 @@ build: bootstrap
 
 test: bootstrap-test build
 	@scripts/test $(SWIFT) test -c release --skip-build --disable-xctest
+
+screenshots: bootstrap-test build
+	@mkdir -p docs/images
+	@HEARTLINE_SCREENSHOTS=docs/images $(SWIFT) test -c release --skip-build --disable-xctest --filter Screenshots
 
 bench: bootstrap-bench
 	@$(SWIFT) build $(FLAGS) --product heartline

@@ -255,7 +255,9 @@ enum ListView {
                 html.text("Devices that are ")
                 html.text(state.rawValue)
             }
-            html.element("p", .css("lead"), text: "\(state.meaning.prefix(1).uppercased())\(state.meaning.dropFirst()).")
+            html.element(
+                "p", .css("lead"),
+                text: "\(state.meaning.prefix(1).uppercased())\(state.meaning.dropFirst()).")
             if devices.isEmpty {
                 html.element("p", .css("empty"), text: "There is none.")
                 return

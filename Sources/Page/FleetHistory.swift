@@ -35,7 +35,8 @@ public struct FleetHistory: Sendable {
     public mutating func replace(_ read: [Minute]) {
         var whole = read
         // Minutes that not every partition has closed yet would look like a loss of devices.
-        while whole.count > 1, whole[whole.count - 1].partitions < whole[whole.count - 2].partitions {
+        while whole.count > 1, whole[whole.count - 1].partitions < whole[whole.count - 2].partitions
+        {
             whole.removeLast()
         }
         minutes = whole.map { .init(at: $0.start + 60_000, counts: $0.counts) }

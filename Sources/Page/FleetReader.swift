@@ -135,7 +135,8 @@ struct FleetReader: ~Copyable {
         {
             let start = try row.time(0)
             if minutes.last?.start != start {
-                minutes.append(.init(start: start, counts: StateCounts(), partitions: try row.int8(3)))
+                minutes.append(
+                    .init(start: start, counts: StateCounts(), partitions: try row.int8(3)))
             }
             if let state = FleetState(rawValue: try row.text(1)) {
                 minutes[minutes.count - 1].counts[state] = try row.int8(2)
@@ -194,7 +195,8 @@ struct FleetReader: ~Copyable {
         sums.removeAll { newest.at - $0.at > 2 * Self.rateMilliseconds }
         reading.rates = FleetReading.Rates()
         // The oldest that is not too old, or the youngest of the older ones.
-        if let before = sums.first(where: { newest.at - $0.at <= Self.rateMilliseconds }) ?? sums.last,
+        if let before = sums.first(where: { newest.at - $0.at <= Self.rateMilliseconds })
+            ?? sums.last,
             newest.at > before.at
         {
             let seconds = Double(newest.at - before.at) / 1_000
@@ -207,7 +209,8 @@ struct FleetReader: ~Copyable {
         sums.append(newest)
     }
 
-    private mutating func readConfigurations(_ connection: PostgresConnection) throws(PostgresError) {
+    private mutating func readConfigurations(_ connection: PostgresConnection) throws(PostgresError)
+    {
         let from = reading.now + -86_400_000
         var configurations = FleetReading.Configurations()
         for row in try connection.execute(

@@ -77,7 +77,9 @@ package enum FleetView {
         if total == 0 { return "No device has been judged yet." }
         var text =
             counts[.healthy] == total
-            ? (total == 1 ? "The one device is healthy." : "All \(PageText.number(total)) devices are healthy.")
+            ? (total == 1
+                ? "The one device is healthy."
+                : "All \(PageText.number(total)) devices are healthy.")
             : "\(PageText.number(counts[.healthy])) of \(PageText.count(total, "device is", "devices are")) healthy"
         let others = FleetState.allCases.filter { $0 != .healthy && counts[$0] > 0 }
         if !others.isEmpty {
@@ -110,7 +112,8 @@ package enum FleetView {
             for state in FleetState.allCases {
                 let count = reading.counts[state]
                 html.element("li", .css(count == 0 ? "none" : "some")) { html in
-                    html.element("a", .href(.devices(state)), .text(.title, state.meaning)) { html in
+                    html.element("a", .href(.devices(state)), .text(.title, state.meaning)) {
+                        html in
                         html.element("span", .css("name")) {
                             $0.swatch(state)
                             $0.text(state.rawValue)
@@ -128,7 +131,9 @@ package enum FleetView {
         guard let all = HistoryPicture(reading.history, states: FleetState.allCases) else {
             html.element(
                 "p", .css("empty"),
-                text: "The picture begins when devices have been counted twice. Add one with heartline device add.")
+                text:
+                    "The picture begins when devices have been counted twice. Add one with heartline device add."
+            )
             return
         }
         panel("All devices", all, &html)
@@ -274,7 +279,8 @@ package enum FleetView {
                         : PageText.count(lags.compactMap { $0 }.reduce(0, +), "record", "records"))
             }
             html.fact("Events to be published") { html in
-                html.text(reading.outbox >= 10_000 ? "10,000 or more" : PageText.number(reading.outbox))
+                html.text(
+                    reading.outbox >= 10_000 ? "10,000 or more" : PageText.number(reading.outbox))
             }
         }
         html.table(
@@ -395,16 +401,18 @@ enum AlertTable {
             for alert in alerts {
                 html.element("tr", .text(.key, alert.id.description)) { html in
                     html.element("td") { $0.foreign(alert.kind, limit: 60) }
-                    if !isOfOne { html.element("td") { html in
-                        if let device = alert.device {
-                            html.device(device)
-                        } else {
-                            html.foreign(alert.entity, limit: 60)
+                    if !isOfOne {
+                        html.element("td") { html in
+                            if let device = alert.device {
+                                html.device(device)
+                            } else {
+                                html.foreign(alert.entity, limit: 60)
+                            }
+                            if let devices = alert.devices {
+                                html.text(" (\(PageText.count(devices, "device", "devices")))")
+                            }
                         }
-                        if let devices = alert.devices {
-                            html.text(" (\(PageText.count(devices, "device", "devices")))")
-                        }
-                    } }
+                    }
                     html.element("td") { $0.foreign(alert.reason, limit: 80) }
                     html.element("td") { $0.time(alert.openedAt, now: now) }
                     html.element("td") { html in

@@ -52,7 +52,8 @@ public final class PageAPI {
         }
         switch path {
         case .styles:
-            PageAnswer(asset: PackageResources.page_css, "text/css; charset=utf-8").respond(exchange)
+            PageAnswer(asset: PackageResources.page_css, "text/css; charset=utf-8").respond(
+                exchange)
         case .script:
             PageAnswer(asset: PackageResources.page_js, "text/javascript; charset=utf-8")
                 .respond(exchange)
@@ -204,7 +205,8 @@ public final class PageAPI {
             return PageAnswer(
                 .tooManyRequests,
                 PageDocument.login(
-                    fault: "Too many wrong tokens came from this address. Try again in \(seconds) s.",
+                    fault:
+                        "Too many wrong tokens came from this address. Try again in \(seconds) s.",
                     target: target), headers: [Header("Retry-After", String(seconds))])
         }
         return PageAnswer(

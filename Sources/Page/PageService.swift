@@ -126,7 +126,11 @@ public final class PageService: Sendable {
         isStopping.store(true, ordering: .releasing)
         waker.signal()
         guard let running = thread.withLock({ $0.take() }) else { return }
-        if hasEnded.wait(milliseconds: Self.stopMilliseconds) { running.join() } else { running.detach() }
+        if hasEnded.wait(milliseconds: Self.stopMilliseconds) {
+            running.join()
+        } else {
+            running.detach()
+        }
     }
 
     // MARK: - From the listener
@@ -275,7 +279,8 @@ public final class PageService: Sendable {
         answer.respond(response)
     }
 
-    private func document(_ wish: Wish, _ reader: inout FleetReader) throws(PageFault) -> PageAnswer {
+    private func document(_ wish: Wish, _ reader: inout FleetReader) throws(PageFault) -> PageAnswer
+    {
         switch wish {
         case .fleet:
             guard let reading = reader.fleet() else {

@@ -79,7 +79,8 @@ enum Cookies {
     static func value(of name: String, in headers: [String]) -> String? {
         for header in headers {
             for pair in header.split(separator: ";") {
-                let sides = pair.split(separator: "=", maxSplits: 1, omittingEmptySubsequences: false)
+                let sides = pair.split(
+                    separator: "=", maxSplits: 1, omittingEmptySubsequences: false)
                 guard sides.count == 2 else { continue }
                 if sides[0].drop(while: { $0 == " " }) == name[...] {
                     return String(sides[1].drop { $0 == " " })

@@ -20,7 +20,8 @@ enum RolloutView {
             }
             html.text(" changed devices have their newest configuration")
             if configurations.waiting > 0 {
-                html.text("; \(PageText.number(configurations.waiting)) wait for their next heartbeat")
+                html.text(
+                    "; \(PageText.number(configurations.waiting)) wait for their next heartbeat")
             }
             html.text(".")
         }

@@ -29,7 +29,8 @@ public struct SearchTerm: Hashable, Sendable {
 
     /// One digit would be a sixteenth of all devices, so two are the least.
     private static func ids(_ text: String) -> ClosedRange<DeviceID>? {
-        guard text.utf8.allSatisfy({ $0 == 0x2D || Character(Unicode.Scalar($0)).isHexDigit }) else {
+        guard text.utf8.allSatisfy({ $0 == 0x2D || Character(Unicode.Scalar($0)).isHexDigit })
+        else {
             return nil
         }
         let digits = text.filter { $0 != "-" }

@@ -58,7 +58,7 @@ enum InstanceOptions {
     static let adminName = Option(
         name: "admin-name", kind: .text("NAME"), defaultValue: nil,
         help:
-            "a name by which the page on the admin listener may be reached, beside addresses and localhost; several times",
+            "a name by which the page may be reached, beside addresses and localhost; several times",
         repeats: true)
     static let provisionLimit = Option.integer(
         "provision-limit", 0...1_000_000, default: 60,

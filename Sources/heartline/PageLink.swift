@@ -34,6 +34,7 @@ enum PageLink {
         if Terminal.isTerminal(), let link = try instance.pageLink() {
             return "\(link)  (once, within ten minutes; later: heartline page)"
         }
-        return "\(file.admin)/  (heartline page --data \(instance.settings.data) prints a link that signs you in)"
+        return
+            "\(file.admin)/  (heartline page --data \(instance.settings.data) prints a link that signs you in)"
     }
 }

@@ -7,8 +7,11 @@ import Testing
 /// A real Chromium without a screen, driven over WebDriver (W3C) by Debian's chromedriver.
 final class Browser {
     static let driver = "/usr/bin/chromedriver"
-    static var isInstalled: Bool { FileSystem.exists(driver) && FileSystem.exists("/usr/bin/chromium") }
-    static let missing: Comment = "chromium and chromium-driver are not installed: scripts/bootstrap test installs them"
+    static var isInstalled: Bool {
+        FileSystem.exists(driver) && FileSystem.exists("/usr/bin/chromium")
+    }
+    static let missing: Comment =
+        "chromium and chromium-driver are not installed: scripts/bootstrap test installs them"
 
     struct Fault: Error, CustomStringConvertible { var description: String }
 
@@ -31,7 +34,8 @@ final class Browser {
             return found != nil
         }
         guard let found else {
-            throw Fault(description: "chromedriver did not start: \(process.output()) \(process.errors())")
+            throw Fault(
+                description: "chromedriver did not start: \(process.output()) \(process.errors())")
         }
         port = found
         var options: [String: Any] = [
@@ -170,7 +174,8 @@ final class Browser {
 
     /// As PNG.
     func screenshot() throws -> Data {
-        guard let text = try run("GET", "/screenshot") as? String, let data = Data(base64Encoded: text)
+        guard let text = try run("GET", "/screenshot") as? String,
+            let data = Data(base64Encoded: text)
         else { throw Fault(description: "no screenshot") }
         return data
     }

@@ -5,7 +5,9 @@ import System
 import TestSupport
 import Testing
 
-@Suite("heartline up: the page in a real browser", .serialized, .enabled(if: Browser.isInstalled, Browser.missing))
+@Suite(
+    "heartline up: the page in a real browser", .serialized,
+    .enabled(if: Browser.isInstalled, Browser.missing))
 struct PageTests {
     /// A link to the page that signs in.
     static func link(_ running: RunningHeartline) async throws -> String {
@@ -25,10 +27,19 @@ struct PageTests {
         #expect(try running.post("/api/v1/heartbeat", body.utf8).status == 200)
     }
 
-    @Test("states appear, change live, and a stale device turns up; links lead on; nothing is complained of")
+    @Test(
+        "states appear, change live, and a stale device turns up; links lead on; nothing is complained of"
+    )
     func live() async throws {
-        let running = try await RunningHeartline()
-        let devices = try await running.addDevices(3)
+        let folder = try TemporaryFolder()
+        try FileSystem.makeDirectory("\(folder.path)/pipelines", mode: 0o755)
+        _ = try folder.write(RunningHeartline.pipeline(), to: "pipelines/health.yaml")
+        _ = try folder.write(
+            "name: config-hash\nsource: { topic: config-changes }\nprocessor: { config-hash: {} }\n"
+                + "commit_interval: 0s\nsinks:\n  - postgres: { tables: [config_versions] }\n"
+                + "  - topic: device-configs\n", to: "pipelines/config-hash.yaml")
+        let running = try await RunningHeartline(in: folder)
+        var devices = try await running.addDevices(3)
         for device in devices { try beat(running, device, handshakeAge: 1_000) }
         let browser = try await Browser()
         try browser.open(try await Self.link(running))
@@ -41,11 +52,14 @@ struct PageTests {
         #expect(
             try await browser.waits(
                 for: "document.getElementById('connection').textContent == 'Live'"))
-        #expect(try await browser.waits(for: "document.querySelector('#picture svg path.s-healthy')"))
+        #expect(
+            try await browser.waits(for: "document.querySelector('#picture svg path.s-healthy')"))
         // Whatever comes now comes into the page as it stands: a mark in it stays.
         _ = try browser.evaluate("window.isTheSame = true")
         try browser.click("details summary")
         #expect(try browser.isTrue("document.querySelector('details').open"))
+        // One whose handshake is too old, and stays so.
+        devices.insert(contentsOf: try await running.addDevices(1), at: 0)
         try beat(running, devices[0], handshakeAge: 1_000_000)
         let short = devices[0].shortened
         #expect(
@@ -53,7 +67,8 @@ struct PageTests {
                 for: "document.querySelector('#troubles').textContent.includes('\(short)')"))
         #expect(
             try await browser.waits(
-                for: "document.querySelector('.lead').textContent == '2 of 3 devices are healthy; 1 stale.'"
+                for:
+                    "document.querySelector('.lead').textContent == '3 of 4 devices are healthy; 1 stale.'"
             ))
         #expect(try await browser.waits(for: "document.querySelector('#alerts .chips')"))
         #expect(try browser.isTrue("window.isTheSame && document.querySelector('details').open"))
@@ -104,7 +119,9 @@ struct PageTests {
             try await browser.waits(
                 for: "document.getElementById('connection').textContent == 'Live'"))
         try browser.click("#pause")
-        #expect(try browser.string("document.getElementById('pause').getAttribute('aria-pressed')") == "true")
+        #expect(
+            try browser.string("document.getElementById('pause').getAttribute('aria-pressed')")
+                == "true")
         #expect(try browser.text("#connection") == "Paused")
         #expect(try browser.complaints() == [])
         try browser.click(".session form button")
@@ -155,7 +172,8 @@ struct PageTests {
     func attackers() async throws {
         let running = try await RunningHeartline()
         let device = try #require(try await running.addDevices(1).first)
-        let name = "\"><script>window.isAttacked = 1</script><img src=x onerror='window.isAttacked = 1'>\u{202E}evil"
+        let name =
+            "\"><script>window.isAttacked = 1</script><img src=x onerror='window.isAttacked = 1'>\u{202E}evil"
         let connection = try running.connect()
         try connection.execute(
             "UPDATE heartline.devices SET hardware_id = $1::text::bytea WHERE device_id = $2",
@@ -164,7 +182,8 @@ struct PageTests {
         let time = EventTime(milliseconds: SystemClock.wallMilliseconds())
         let body = try JSONSerialization.data(withJSONObject: [
             "device_id": "\(device)", "status": "connected", "tunnel_up": true,
-            "last_handshake": "\(time)", "state": "</dd><script>window.isAttacked = 1</script>\u{202E}",
+            "last_handshake": "\(time)",
+            "state": "</dd><script>window.isAttacked = 1</script>\u{202E}",
         ])
         #expect(try running.post("/api/v1/heartbeat", Array(body)).status == 200)
         let browser = try await Browser()
@@ -214,7 +233,8 @@ struct PageTests {
             try browser.prefer(scheme: scheme)
             grounds.append(try browser.string("getComputedStyle(document.body).backgroundColor"))
             for selector in [
-                ".lead", ".hint", ".tiles .share", ".tiles .none .count", "#troubles a.id", "thead th", "dt",
+                ".lead", ".hint", ".tiles .share", ".tiles .none .count", "#troubles a.id",
+                "thead th", "dt",
                 "summary", ".connection", "footer p", ".empty",
             ] { #expect(try contrast(selector) >= 4.5, "\(scheme) \(selector)") }
         }
@@ -225,7 +245,9 @@ struct PageTests {
         #expect(try browser.string("document.activeElement.className") == "skip")
         try browser.press("\u{E007}")
         #expect(try await browser.waits(for: "document.activeElement.id == 'main'"))
-        for landmark in ["header", "nav[aria-label]", "[role=search]", "main", "footer", "[role=status]"] {
+        for landmark in [
+            "header", "nav[aria-label]", "[role=search]", "main", "footer", "[role=status]",
+        ] {
             #expect(try browser.isTrue("document.querySelector('\(landmark)')"), "\(landmark)")
         }
         #expect(
@@ -236,19 +258,29 @@ struct PageTests {
             try browser.isTrue(
                 "[...document.querySelectorAll('svg')].every((e) => e.getAttribute('role') == 'img' || e.getAttribute('aria-hidden') == 'true' || e.closest('[aria-hidden=true]'))"
             ))
-        #expect(try browser.isTrue("[...document.querySelectorAll('table')].every((t) => t.caption)"))
+        #expect(
+            try browser.isTrue("[...document.querySelectorAll('table')].every((t) => t.caption)"))
         #expect(
             try browser.isTrue(
-                "[...document.querySelectorAll('input:not([type=hidden])')].every((e) => e.labels.length)"))
+                "[...document.querySelectorAll('input:not([type=hidden])')].every((e) => e.labels.length)"
+            ))
         #expect(
-            try browser.isTrue("[...document.querySelectorAll('a, button')].every((e) => e.textContent.trim())"))
+            try browser.isTrue(
+                "[...document.querySelectorAll('a, button')].every((e) => e.textContent.trim())"))
 
         // On a telephone nothing but tables is wider than the screen, and those scroll by themselves.
         try browser.command(
             "Emulation.setDeviceMetricsOverride",
             ["width": 360, "height": 740, "deviceScaleFactor": 1, "mobile": true])
-        #expect(
-            try await browser.waits(for: "innerWidth == 360 && document.documentElement.scrollWidth <= 360"))
+        let isNarrow = try await browser.waits(
+            for: "innerWidth == 360 && document.documentElement.scrollWidth <= 360")
+        let wide = try browser.string(
+            """
+            innerWidth + ": " + [...document.querySelectorAll("body *")]
+              .filter((e) => e.getBoundingClientRect().right > 360 && !e.closest(".scroll"))
+              .map((e) => e.tagName + "." + e.className).join(" ")
+            """)
+        #expect(isNarrow, "\(wide)")
         #expect(try browser.complaints() == [])
         #expect(await running.stop() == 0)
     }
@@ -257,12 +289,15 @@ struct PageTests {
 /// Makes the pictures of the documents: `make screenshots`.
 @Suite(
     "Screenshots",
-    .enabled(if: ProcessInfo.processInfo.environment["HEARTLINE_SCREENSHOTS"] != nil && Browser.isInstalled))
+    .enabled(
+        if: ProcessInfo.processInfo.environment["HEARTLINE_SCREENSHOTS"] != nil
+            && Browser.isInstalled))
 struct Screenshots {
     @Test("of a demo that has run for some minutes")
     func take() async throws {
         let folder = try #require(ProcessInfo.processInfo.environment["HEARTLINE_SCREENSHOTS"])
-        let seconds = Double(ProcessInfo.processInfo.environment["HEARTLINE_SCREENSHOTS_AFTER"] ?? "") ?? 420
+        let seconds =
+            Double(ProcessInfo.processInfo.environment["HEARTLINE_SCREENSHOTS_AFTER"] ?? "") ?? 420
         let place = try TemporaryFolder()
         let demo = try HeartlineProcess([
             "demo", "--data", place.path, "--agents", "240", "--listen", "127.0.0.1:0", "--admin",
@@ -282,8 +317,11 @@ struct Screenshots {
         let outcome = try await Executable.run(["page", "--data", place.path])
         let browser = try await Browser(width: 1280, height: 800)
         try browser.open(outcome.output.trimmingCharacters(in: .whitespacesAndNewlines))
-        #expect(try await browser.waits(for: "document.getElementById('connection').textContent == 'Live'"))
-        #expect(try await browser.waits(for: "document.querySelectorAll('#picture svg').length == 2"))
+        #expect(
+            try await browser.waits(
+                for: "document.getElementById('connection').textContent == 'Live'"))
+        #expect(
+            try await browser.waits(for: "document.querySelectorAll('#picture svg').length == 2"))
         func take(_ name: String, height: Int) throws {
             try browser.command(
                 "Emulation.setDeviceMetricsOverride",

@@ -8,9 +8,11 @@ import Testing
 let attacks = [
     "<script>alert(1)</script>", "\"><img src=x onerror=alert(1)>", "' onmouseover='alert(1)",
     "</title><script>alert(1)</script>", "<!--", "]]>", "&lt;b&gt;", "&#60;script&#62;",
-    "<svg/onload=alert(1)>", "javascript:alert(1)", "\u{202E}txt.exe", "a\u{2066}b\u{2069}\u{2069}c",
+    "<svg/onload=alert(1)>", "javascript:alert(1)", "\u{202E}txt.exe",
+    "a\u{2066}b\u{2069}\u{2069}c",
     "\u{200F}\u{061C}abc", "zero\u{200B}width\u{FEFF}", "nul\u{0}bell\u{7}escape\u{1B}[31m",
-    "next\u{85}line\u{2028}separator", "\u{E0041}\u{E007F}tags", "`${alert(1)}`", "\\u003cscript\\u003e",
+    "next\u{85}line\u{2028}separator", "\u{E0041}\u{E007F}tags", "`${alert(1)}`",
+    "\\u003cscript\\u003e",
 ]
 
 @Suite("HTML that holds strangers' text") struct HTMLTests {
@@ -33,7 +35,8 @@ let attacks = [
         let scalars = Array(html.text.unicodeScalars)
         let names = scalars.split(separator: "<", omittingEmptySubsequences: false).dropFirst()
             .map { String(String.UnicodeScalarView($0.prefix { $0 != " " && $0 != ">" })) }
-        #expect(Set(names).isSubset(of: ["p", "/p", "bdi", "/bdi", "span", "/span"]), "\(html.text)")
+        #expect(
+            Set(names).isSubset(of: ["p", "/p", "bdi", "/bdi", "span", "/span"]), "\(html.text)")
         // Nothing of it ends an attribute: three of ours, and one for each mark.
         let marks = html.text.split(separator: "<span class=\"mark\"").count - 1
         #expect(scalars.count { $0 == "\"" } == 2 * (3 + marks), "\(html.text)")
@@ -61,7 +64,8 @@ let attacks = [
                 String.UnicodeScalarView(
                     (0..<Int.random(in: 0...12, using: &random)).map { _ in
                         if Bool.random(using: &random) {
-                            return Array("<>&\"'/ =ab;#".unicodeScalars).randomElement(using: &random)!
+                            return Array("<>&\"'/ =ab;#".unicodeScalars).randomElement(
+                                using: &random)!
                         }
                         while true {
                             let value = UInt32.random(in: 0...0x10FFFF, using: &random)
@@ -88,7 +92,8 @@ let attacks = [
             let wanted = String(
                 String.UnicodeScalarView(
                     text.unicodeScalars.map {
-                        let isControl = $0.value < 0x20 && $0 != "\n" && $0 != "\t"
+                        let isControl =
+                            $0.value < 0x20 && $0 != "\n" && $0 != "\t"
                             || (0x7F..<0xA0).contains($0.value)
                         return isControl ? "\u{FFFD}" : $0
                     }))
@@ -216,7 +221,11 @@ let attacks = [
             var tag = ""
             var isValue = false
             for scalar in piece {
-                if scalar == "\"" { isValue.toggle() } else if !isValue { tag.unicodeScalars.append(scalar) }
+                if scalar == "\"" {
+                    isValue.toggle()
+                } else if !isValue {
+                    tag.unicodeScalars.append(scalar)
+                }
                 if scalar == ">", !isValue { break }
             }
             if piece.starts(with: "span class=\"mark\"".unicodeScalars) {
@@ -236,9 +245,12 @@ let attacks = [
         #expect(text.contains("1,000,000 of 1,000,012 devices are healthy; 12 stale."))
         #expect(text.contains("<noscript>"))
         // Two panels, a bar, a bar of a release, matches: each has words for who cannot see it.
-        let pictures = text.split(separator: "<svg").dropFirst().filter { !$0.hasPrefix(" class=\"swatch\"") }
+        let pictures = text.split(separator: "<svg").dropFirst().filter {
+            !$0.hasPrefix(" class=\"swatch\"")
+        }
         #expect(pictures.count == 5)
-        #expect(pictures.allSatisfy { $0.prefix { $0 != ">" }.contains("role=\"img\" aria-label=\"") })
+        #expect(
+            pictures.allSatisfy { $0.prefix { $0 != ">" }.contains("role=\"img\" aria-label=\"") })
     }
 
     @Test("where there is nothing, words say so")

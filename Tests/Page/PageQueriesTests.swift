@@ -9,7 +9,8 @@ import Testing
 /// What the page asks, on a fleet that SQL makes up. `HEARTLINE_PAGE_DEVICES=1000000` makes it a large one and
 /// prints how long each question takes; the numbers in docs/page.md are made so.
 @Suite("Queries of the page", .serialized) struct PageQueriesTests {
-    static let devices = Int(ProcessInfo.processInfo.environment["HEARTLINE_PAGE_DEVICES"] ?? "") ?? 20_000
+    static let devices =
+        Int(ProcessInfo.processInfo.environment["HEARTLINE_PAGE_DEVICES"] ?? "") ?? 20_000
 
     private static func fill(_ connection: PostgresConnection) throws {
         let id = "md5('device ' || i)::uuid"
@@ -53,7 +54,8 @@ import Testing
             SELECT 'gh:owner/repo', 'v' || r, p, 10, 2, 1000, 1, 0 FROM generate_series(1, 200) r, generate_series(0, 11) p;
             """)
         for table in [
-            "devices", "device_status", "device_state_ended", "fleet_minutes_by_partition", "alerts",
+            "devices", "device_status", "device_state_ended", "fleet_minutes_by_partition",
+            "alerts",
             "config_versions", "config_delivery", "connections",
         ] { try connection.run("VACUUM ANALYZE heartline.\(table)") }
     }
@@ -71,7 +73,13 @@ import Testing
         (PageQueries.intervals, [someone, "now() - interval '7 d'"], false),
         (PageQueries.versions, [someone], false), (PageQueries.deviceAlerts, [someone], false),
         (PageQueries.inState, ["'stale'", "50"], false),
-        (PageQueries.byID, ["'0a1b0000-0000-0000-0000-000000000000'", "'0a1bffff-ffff-ffff-ffff-ffffffffffff'", "50"], false),
+        (
+            PageQueries.byID,
+            [
+                "'0a1b0000-0000-0000-0000-000000000000'", "'0a1bffff-ffff-ffff-ffff-ffffffffffff'",
+                "50",
+            ], false
+        ),
         (PageQueries.byAddress, ["'10.0.1.0'", "'10.0.1.255'", "50"], false),
         (PageQueries.byHardware, ["'phone-12'::bytea", "'phone-13'::bytea", "50"], false),
     ]
@@ -87,7 +95,8 @@ import Testing
         for (statement, values, counts) in Self.questions {
             let arguments = values.isEmpty ? "" : "(\(values.joined(separator: ", ")))"
             try connection.run("PREPARE asked AS \(statement.sql)")
-            let plan = try connection.run("EXPLAIN (ANALYZE, BUFFERS OFF) EXECUTE asked\(arguments)")
+            let plan =
+                try connection.run("EXPLAIN (ANALYZE, BUFFERS OFF) EXECUTE asked\(arguments)")
                 .last?.map { try $0.text(0) } ?? []
             try connection.run("DEALLOCATE asked")
             let scans = plan.filter { $0.contains("Seq Scan on") }.filter { line in
@@ -96,7 +105,9 @@ import Testing
             }
             #expect(scans.isEmpty, "\(statement.name): \(plan.joined(separator: "\n"))")
             if counts {
-                #expect(plan.contains { $0.contains("Index") }, "\(statement.name): \(plan.joined(separator: "\n"))")
+                #expect(
+                    plan.contains { $0.contains("Index") },
+                    "\(statement.name): \(plan.joined(separator: "\n"))")
             }
             if Self.devices >= 1_000_000 {
                 let time = plan.last { $0.contains("Execution Time") } ?? ""
@@ -134,7 +145,8 @@ import Testing
         ).only().int8(0)
         #expect(text.contains("<b>\(PageText.number(open))</b> <bdi>stale</bdi>"))
         // Of the newest 10,000 changes three of four have arrived, each after 3 s.
-        #expect(text.contains("<b>7,500 of 10,000</b> changed devices have their newest configuration"))
+        #expect(
+            text.contains("<b>7,500 of 10,000</b> changed devices have their newest configuration"))
         #expect(text.contains("; 2,500 wait for their next heartbeat"))
         #expect(text.contains("<dd>3.0 s</dd>"))
         #expect(text.contains("<bdi>v1</bdi>") || text.contains("<bdi>v10</bdi>"))

@@ -90,7 +90,9 @@ final class PageRig {
         return "Cookie: \(cookie.prefix { $0 != ";" })"
     }
 
-    func addDevice(_ number: UInt64, hardwareID: String? = nil, state: String? = nil) throws -> DeviceID {
+    func addDevice(
+        _ number: UInt64, hardwareID: String? = nil, state: String? = nil
+    ) throws -> DeviceID {
         let device = DeviceID(high: 0x0A1B_2C3D_4E5F_6071, low: number)
         try connection.execute(
             """

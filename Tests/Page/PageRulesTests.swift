@@ -68,8 +68,10 @@ import Testing
             "LocalHost:8081", "localhost.:1", "one.localhost:8081",
         ] { #expect(isOurs(host), "\(host)") }
         for host in [
-            nil, "", "evil.example:8081", "127.0.0.1.evil.example", "1.2.3", "1.2.3.4.5", "256.1.1.1",
-            "localhost.evil.example", "notlocalhost", "[::1", "[evil.example]:8081", "a:b:c", "+1.2.3.4",
+            nil, "", "evil.example:8081", "127.0.0.1.evil.example", "1.2.3", "1.2.3.4.5",
+            "256.1.1.1",
+            "localhost.evil.example", "notlocalhost", "[::1", "[evil.example]:8081", "a:b:c",
+            "+1.2.3.4",
         ] { #expect(!isOurs(host), "\(host ?? "none")") }
         #expect(isOurs("Fleet.Example.org:443", ["fleet.example.ORG"]))
         #expect(!isOurs("fleet.example.org.evil.example", ["fleet.example.org"]))
@@ -101,7 +103,9 @@ import Testing
         #expect(!LoginCode(madeAt: .min, number: 0).isValid(now: .max, since: 0))
     }
 
-    @Test("a session holds until it is ended or over; of too many the oldest ends; a code is used once")
+    @Test(
+        "a session holds until it is ended or over; of too many the oldest ends; a code is used once"
+    )
     func sessions() throws {
         let sessions = PageSessions()
         let first = try sessions.begin(now: 0)
@@ -156,7 +160,9 @@ import Testing
         return .init(at: EventTime(milliseconds: time), counts: counts)
     }
 
-    private func minute(_ number: Int64, _ healthy: Int64, partitions: Int64 = 4) -> FleetHistory.Minute {
+    private func minute(
+        _ number: Int64, _ healthy: Int64, partitions: Int64 = 4
+    ) -> FleetHistory.Minute {
         .init(
             start: EventTime(milliseconds: number * 60_000),
             counts: sample(0, healthy).counts, partitions: partitions)
@@ -217,7 +223,8 @@ import Testing
         var html = HTML()
         picture.write(into: &html, label: "x")
         // 960 wide, 200 high: 10 until the middle, 20 until the end, where nothing is left.
-        #expect(html.text.contains("d=\"M0 100H480V0H960V200L960 200V200H480V200H0Z\""), "\(html.text)")
+        #expect(
+            html.text.contains("d=\"M0 100H480V0H960V200L960 200V200H480V200H0Z\""), "\(html.text)")
         #expect(HistoryPicture([sample(0, 1)], states: FleetState.allCases) == nil)
         #expect(HistoryPicture(samples, states: [.stale]) == nil)
     }
@@ -225,7 +232,8 @@ import Testing
     @Test(
         "scales end at a number that can be halved",
         arguments: [
-            (1, 2), (2, 2), (3, 4), (5, 6), (7, 8), (9, 10), (11, 20), (240, 300), (300, 300), (999, 1_000),
+            (1, 2), (2, 2), (3, 4), (5, 6), (7, 8), (9, 10), (11, 20), (240, 300), (300, 300),
+            (999, 1_000),
             (1_000_001, 2_000_000), (Int64.max, Int64.max),
         ] as [(Int64, Int64)])
     func scales(_ value: Int64, _ top: Int64) { #expect(HistoryPicture.roundedUp(value) == top) }
