@@ -130,7 +130,8 @@ public struct DeadLetterReplay {
     }
 
     /// Replayed records that no instance has published yet.
-    public static func unpublished(_ connection: PostgresConnection) throws(PostgresError) -> Int64 {
+    public static func unpublished(_ connection: PostgresConnection) throws(PostgresError) -> Int64
+    {
         try connection.execute(
             """
             SELECT count(*) FROM heartline.outbox

@@ -179,7 +179,8 @@ struct RebuildTables {
     ) throws(PostgresError) -> Change {
         var conditions = [condition(time, cut, of: "s")]
         for requirement in table.schema.onlyIf?.requirements ?? [] {
-            for column in requirement.columns.map({ table.schema.columns[$0] }) where column.isStored {
+            for column in requirement.columns.map({ table.schema.columns[$0] })
+            where column.isStored {
                 conditions.append(
                     """
                     EXISTS (SELECT FROM heartline.\(Self.quoted(requirement.table)) r

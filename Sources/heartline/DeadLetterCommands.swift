@@ -171,7 +171,8 @@ enum DeadLetterCommands {
     // MARK: - show
 
     static let show = Command(
-        name: "dead-letters show", summary: "a dead letter: the record as it came, and what is wrong",
+        name: "dead-letters show",
+        summary: "a dead letter: the record as it came, and what is wrong",
         operands: Operands(
             placeholder: "ID…", count: 1...100, help: "PARTITION:OFFSET, as list shows it"),
         options: [json] + DatabaseAccess.options + LogAccess.options

@@ -135,7 +135,8 @@ struct DeadLetterCounts {
                             waiting: count.waiting)))
             } else {
                 Terminal.write(
-                    FleetScreen.pad("\(count.letters)", 10) + FleetScreen.pad("\(count.waiting)", 10)
+                    FleetScreen.pad("\(count.letters)", 10)
+                        + FleetScreen.pad("\(count.waiting)", 10)
                         + FleetScreen.pad(group.pipeline, 20) + group.reason.shownSafely + "\n")
             }
         }
@@ -169,7 +170,9 @@ struct DeadLetterTally {
         var text = ""
         if published > 0 { text += "\(published) records \(would)published again\n" }
         if written > 0 { text += "\(written) rows \(would)written\n" }
-        if kept > 0 { text += "\(kept) rows left out: their tables have newer ones, or none to have\n" }
+        if kept > 0 {
+            text += "\(kept) rows left out: their tables have newer ones, or none to have\n"
+        }
         if known > 0 { text += "\(known) letters had been replayed before\n" }
         for (reason, group) in refused.sorted(by: { $0.key < $1.key }) {
             text += "\(group.count) letters not replayed, as \(group.example): \(reason)\n"

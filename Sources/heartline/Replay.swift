@@ -110,7 +110,9 @@ private struct ReplayDocument: Encodable {
         pipeline = name
         records = report.records
         from = report.from.map { "\($0)" }
-        tables = report.tables.map { Table(name: $0.name, written: $0.written, removed: $0.removed) }
+        tables = report.tables.map {
+            Table(name: $0.name, written: $0.written, removed: $0.removed)
+        }
         kept = report.kept.map(\.name)
         dead_letters = report.deadLetters
         held_ms = report.heldMilliseconds

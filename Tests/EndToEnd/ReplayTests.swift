@@ -45,8 +45,9 @@ extension FaultTests {
             #expect(producer.flush(milliseconds: 60_000))
         }
 
-        private static func next(_ connection: PostgresConnection, _ pipeline: String) throws -> Int64
-        {
+        private static func next(
+            _ connection: PostgresConnection, _ pipeline: String
+        ) throws -> Int64 {
             try connection.number(
                 """
                 SELECT COALESCE(sum(next_offset), 0)::int8 FROM heartline.stream_partitions
@@ -92,11 +93,14 @@ extension FaultTests {
             let damaged = try Self.digest(connection)
             #expect(whole != damaged)
 
-            let words = ["replay", "--pipeline", "tunnel-health", "--pipelines", installation.pipelines]
+            let words = [
+                "replay", "--pipeline", "tunnel-health", "--pipelines", installation.pipelines,
+            ]
             let shadow = "\"heartline_replay_tunnel-health\""
             func isThere(_ table: String) throws -> Bool {
                 try connection.number(
-                    "SELECT count(*) FROM pg_class WHERE oid = to_regclass('\(shadow).\(table)')") == 1
+                    "SELECT count(*) FROM pg_class WHERE oid = to_regclass('\(shadow).\(table)')")
+                    == 1
             }
             // What has happened when it is killed.
             let moments: [() throws -> Bool] = [
@@ -155,7 +159,8 @@ extension FaultTests {
             #expect(try Self.digest(connection) == whole)
             #expect(
                 try connection.number(
-                    "SELECT count(*) FROM pg_namespace WHERE nspname LIKE 'heartline\\_replay%'") == 0)
+                    "SELECT count(*) FROM pg_namespace WHERE nspname LIKE 'heartline\\_replay%'")
+                    == 0)
             // The pipeline goes on from the rebuilt state.
             let again = try await installation.startPipelines()
             try await Task.sleep(for: .milliseconds(1))
@@ -194,7 +199,8 @@ extension FaultTests {
                 let key = ByteBuffer("\(event.device)".utf8)
                 var json = ByteBuffer()
                 DeadLetter(
-                    topic: .telemetry, partition: Int32(number % 2), offset: 1_000_000 + Int64(number),
+                    topic: .telemetry, partition: Int32(number % 2),
+                    offset: 1_000_000 + Int64(number),
                     reason: "decoding the record: \(number % 3 == 0 ? "one" : "another") fault"
                 ).append(to: &json, key: key.span, value: value.span)
                 var headers = RecordHeaders()
@@ -237,7 +243,8 @@ extension FaultTests {
             let front = try await installation.startFrontEnd("front")
             let process = try await installation.startPipelines()
             let all = try await installation.run(["dead-letters", "replay", "--all"] + pipelines)
-            #expect(all.output.contains("20 records published again"), "\(all.output) \(all.errors)")
+            #expect(
+                all.output.contains("20 records published again"), "\(all.output) \(all.errors)")
             #expect(all.output.contains("10 letters had been replayed before"))
             #expect(all.output.contains("They are in the log again."))
             #expect(

@@ -254,7 +254,8 @@ import Testing
             time: EventTime(milliseconds: 1_790_000_000_000), pipeline: pipeline,
             sequence: sequence,
             content: DeadLetterContent(
-                letter: DeadLetter(topic: topic, partition: 0, offset: 5, reason: "writing the row"),
+                letter: DeadLetter(
+                    topic: topic, partition: 0, offset: 5, reason: "writing the row"),
                 subject: .row(table: table, tuple: tuple)))
     }
 

@@ -40,7 +40,8 @@ import Testing
         try rig.append(first)
         try rig.run()
         let before = try rig.contents()
-        let snapshots = "SELECT string_agg(md5(bytes), ' ' ORDER BY partition) FROM heartline.snapshots"
+        let snapshots =
+            "SELECT string_agg(md5(bytes), ' ' ORDER BY partition) FROM heartline.snapshots"
         let states = try rig.connection.execute(snapshots).only().text(0)
 
         // Nothing differs, so nothing is written.
@@ -180,7 +181,8 @@ import Testing
                 ON CONFLICT DO NOTHING
                 """)
         }
-        for pair in pairs where records.joined().contains(where: {
+        for pair in pairs
+        where records.joined().contains(where: {
             if case .event = messages.decode($0.value.span) { true } else { false }
         }) {
             try connection.run(
@@ -224,7 +226,9 @@ import Testing
         let made = records.messages(partitions: 2, count: Self.records)
         try check(
             Messages.self, .messages(settings), ProcessorSettings(settings), made,
-            damage: ["DELETE FROM heartline.messages WHERE get_byte(uuid_send(message_id), 15) % 2 = 0"]
+            damage: [
+                "DELETE FROM heartline.messages WHERE get_byte(uuid_send(message_id), 15) % 2 = 0"
+            ]
         ) { try Self.addAccounts(made, $0) }
     }
 
@@ -252,6 +256,7 @@ import Testing
         let report = try rig.rebuild()
         #expect(report.kept.map(\.name) == ["connections", "pushes"])
         try expectSame(before, rig.contents())
-        #expect(try rig.count("SELECT count(*) FROM heartline.pushes WHERE delivered_at IS NULL") == 0)
+        #expect(
+            try rig.count("SELECT count(*) FROM heartline.pushes WHERE delivered_at IS NULL") == 0)
     }
 }

@@ -85,7 +85,8 @@ struct KafkaAssignment {
             let words = unsafe UnsafeRawBufferPointer(start: text, count: strlen(text))
             // Longer names are nobody's of ours.
             guard words.count <= Int(UInt16.max) else { continue }
-            let content = unsafe UnsafeRawBufferPointer(start: value, count: value == nil ? 0 : size)
+            let content = unsafe UnsafeRawBufferPointer(
+                start: value, count: value == nil ? 0 : size)
             unsafe withUnsafeBytes(of: UInt16(words.count).littleEndian) {
                 unsafe bytes.append(contentsOf: $0)
             }
