@@ -102,22 +102,16 @@ extension FaultTests {
                     "SELECT count(*) FROM pg_class WHERE oid = to_regclass('\(shadow).\(table)')")
                     == 1
             }
+            /// What is stored of the rebuild; 0 once its tables are gone again.
+            func rebuilt() -> Int64 {
+                (try? connection.number(
+                    "SELECT COALESCE(sum(next_offset), 0)::int8 FROM \(shadow).stream_partitions"))
+                    ?? 0
+            }
             // What has happened when it is killed.
             let moments: [() throws -> Bool] = [
-                { try isThere("stream_partitions") },
-                { try isThere("device_status") },
-                {
-                    try isThere("stream_partitions")
-                        && connection.number(
-                            "SELECT COALESCE(sum(next_offset), 0)::int8 FROM \(shadow).stream_partitions"
-                        ) > total / 10
-                },
-                {
-                    try isThere("stream_partitions")
-                        && connection.number(
-                            "SELECT COALESCE(sum(next_offset), 0)::int8 FROM \(shadow).stream_partitions"
-                        ) == total
-                },
+                { try isThere("stream_partitions") }, { try isThere("device_status") },
+                { rebuilt() > total / 10 }, { rebuilt() == total },
             ]
             for (index, moment) in moments.enumerated() {
                 let replay = try installation.start(words)
