@@ -180,7 +180,9 @@ public final class EmbeddedConsumer: EventConsumer {
                     RecordPlace(
                         partition: partition, offset: offset, timestamp: record.timestamp),
                     record.key(in: bytes),
-                    RecordValue(record.value(in: bytes), isTombstone: record.isTombstone))
+                    RecordValue(
+                        record.value(in: bytes), isTombstone: record.isTombstone,
+                        headers: record.headers(in: bytes)))
                 position = offset + 1
                 window.countOne()
                 return !window.isOver

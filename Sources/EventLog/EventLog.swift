@@ -144,6 +144,23 @@ public struct RecordHeaders: Sendable {
         bytes.appendLittleEndian(UInt32(value.count))
         bytes.append(value)
     }
+
+    /// What was encoded before.
+    public init(encoded bytes: ByteBuffer) { self.bytes = bytes }
+
+    /// Where the value of the first header `name` stands in encoded headers; `nil` if there is none, or
+    /// they are not what `append` writes.
+    public static func find(_ name: StaticString, in headers: Span<UInt8>) -> Range<Int>? {
+        var reader = ByteReader(headers)
+        while let nameSize = reader.littleEndian(UInt16.self),
+            let found = reader.take(Int(nameSize)),
+            let valueSize = reader.littleEndian(UInt32.self),
+            let value = reader.take(Int(valueSize))
+        {
+            if headers.extracting(found).equals(name) { return value }
+        }
+        return nil
+    }
 }
 
 public enum DeliveryOutcome: Sendable {
@@ -226,16 +243,26 @@ public protocol EventConsumer: AnyObject {
     func noteCommitted(_ partition: Int32, next offset: Int64)
 }
 
-/// A record's value: bytes, or nothing (a tombstone).
+/// A record's value, bytes or nothing (a tombstone), and what stands beside it.
 public struct RecordValue: ~Escapable {
     public let isTombstone: Bool
     /// Empty for a tombstone.
     public let bytes: Span<UInt8>
+    /// As `RecordHeaders` encodes them; nearly always empty.
+    public let headers: Span<UInt8>
 
     @_lifetime(copy bytes)
     public init(_ bytes: Span<UInt8>, isTombstone: Bool = false) {
         self.bytes = bytes
         self.isTombstone = isTombstone
+        headers = Span()
+    }
+
+    @_lifetime(copy bytes, copy headers)
+    public init(_ bytes: Span<UInt8>, isTombstone: Bool, headers: Span<UInt8>) {
+        self.bytes = bytes
+        self.isTombstone = isTombstone
+        self.headers = headers
     }
 }
 

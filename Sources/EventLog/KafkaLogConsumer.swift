@@ -257,6 +257,7 @@ public final class KafkaLogConsumer: EventConsumer {
         guard limit > 0, let start = readings[index].position else { return 0 }
         var position = start
         var count = 0
+        var headers: [UInt8] = []
         while true {
             var told: KafkaError?
             consumer.take(from: partition) { message in
@@ -271,7 +272,13 @@ public final class KafkaLogConsumer: EventConsumer {
                     partition: partition, offset: offset,
                     timestamp: EventTime(milliseconds: message.timestamp))
                 message.withBytes { key, value, isTombstone in
-                    body(place, key, RecordValue(value, isTombstone: isTombstone))
+                    guard message.takeHeaders(into: &headers) else {
+                        body(place, key, RecordValue(value, isTombstone: isTombstone))
+                        return
+                    }
+                    body(
+                        place, key,
+                        RecordValue(value, isTombstone: isTombstone, headers: headers.span))
                 }
                 position = offset + 1
                 count += 1

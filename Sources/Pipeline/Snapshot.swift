@@ -6,10 +6,12 @@ internal import Crypto
 ///
 /// Layout, big endian: magic (8 bytes), format version (4), digest of the pipeline's name (8), offset
 /// (8), outbox sequence (8), size of the settings (4), size of the state (8), settings, state,
-/// SHA-256 of all before it (32).
+/// SHA-256 of all before it (32). Version 2, which is written only where it has to be, has the replays
+/// of dead letters (`ReplayedRecords`) behind the state.
 package struct Snapshot {
     package static let magic: UInt64 = 0x4845_4152_544C_4E53  // "HEARTLNS"
     package static let version: UInt32 = 1
+    package static let versionWithReplays: UInt32 = 2
     private static let headBytes = 48
     private static let checksumBytes = 32
 
@@ -21,15 +23,18 @@ package struct Snapshot {
     package var settings: String
     /// Where the processor's bytes stand in the sealed bytes.
     package var state: Range<Int>
+    /// Dead letters that were applied again, those between `offset` and the stored offset included.
+    package var replays: ReplayedRecords
 
     /// Appends a sealed snapshot; `write` appends the state.
     package static func seal(
         pipeline: String, offset: Int64, sequence: Int64, settings: String,
-        into bytes: inout ByteBuffer, _ write: (inout ByteBuffer) -> Void
+        replays: ReplayedRecords = ReplayedRecords(), into bytes: inout ByteBuffer,
+        _ write: (inout ByteBuffer) -> Void
     ) {
         let start = bytes.count
         bytes.appendBigEndian(magic)
-        bytes.appendBigEndian(version)
+        bytes.appendBigEndian(replays.isEmpty ? version : versionWithReplays)
         bytes.appendBigEndian(digest(of: pipeline))
         bytes.appendBigEndian(offset)
         bytes.appendBigEndian(sequence)
@@ -39,6 +44,7 @@ package struct Snapshot {
         let stateStart = bytes.count
         write(&bytes)
         bytes.setBigEndian(UInt64(bytes.count - stateStart), at: start + headBytes - 8)
+        replays.append(to: &bytes)
         bytes.append(SHA256.hash(bytes.span.extracting(start..<bytes.count)))
     }
 
@@ -50,7 +56,9 @@ package struct Snapshot {
         var reader = ByteReader(bytes)
         guard reader.bigEndian(UInt64.self) == magic else { throw .notASnapshot }
         let version = reader.bigEndian(UInt32.self) ?? 0
-        guard version == Self.version else { throw .unknownVersion(version) }
+        guard version == Self.version || version == versionWithReplays else {
+            throw .unknownVersion(version)
+        }
         let content = bytes.count - checksumBytes
         var checksum = ByteBuffer()
         checksum.append(SHA256.hash(bytes.extracting(0..<content)))
@@ -63,11 +71,17 @@ package struct Snapshot {
             let settingsSize = reader.bigEndian(UInt32.self),
             let stateSize = reader.bigEndian(UInt64.self),
             let settings = reader.take(Int(settingsSize)),
-            stateSize == UInt64(content - reader.offset)
+            stateSize <= UInt64(content - reader.offset)
         else { throw .truncated(bytes.count) }
+        let state = reader.offset..<(reader.offset + Int(stateSize))
+        guard version == versionWithReplays || state.upperBound == content else {
+            throw .truncated(bytes.count)
+        }
+        let rest = bytes.extracting(state.upperBound..<content)
+        guard let replays = ReplayedRecords(decoding: rest) else { throw .state("its replays") }
         return Snapshot(
             offset: offset, sequence: sequence, settings: bytes.extracting(settings).text,
-            state: reader.offset..<content)
+            state: state, replays: replays)
     }
 
     private static func digest(of pipeline: String) -> UInt64 {

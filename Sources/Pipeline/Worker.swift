@@ -224,7 +224,9 @@ public struct Worker<
             let count = try consumer.poll(limit: settings.pollLimit) { place, key, value in
                 let index = slot(of: place.partition)
                 guard index >= 0, partitions[index].phase != .claiming else { return }
-                if partitions[index].take(place, key: key, value: value, with: decoder) {
+                let isBeacon = partitions[index].take(
+                    place, key: key, value: value, pipeline: settings.pipeline, with: decoder)
+                if isBeacon {
                     beacon = max(beacon ?? .min, place.timestamp.milliseconds)
                 }
             }

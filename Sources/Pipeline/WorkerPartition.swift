@@ -39,6 +39,8 @@ struct WorkerPartition<P: Processor>: Sendable {
     var committedOffset: Int64 = 0
     var position: Int64 = 0
     var processor: P
+    /// Dead letters that were published again and applied.
+    var replays = ReplayedRecords()
     var effects: Effects
     /// What is being stored; its buffers and those of `effects` take turns.
     var commit: PartitionCommit
@@ -82,10 +84,11 @@ struct WorkerPartition<P: Processor>: Sendable {
         rejected = OutboxQueue(.rejectedRows, partition: partition)
     }
 
-    /// Applies one record. Records before the position are repeats of the log's and ignored.
+    /// Applies one record. Records before the position are repeats of the log's and ignored; so are
+    /// replays of dead letters that are another pipeline's, or were applied before.
     /// - Returns: whether it was a beacon.
     mutating func take(
-        _ place: RecordPlace, key: Span<UInt8>, value: borrowing RecordValue,
+        _ place: RecordPlace, key: Span<UInt8>, value: borrowing RecordValue, pipeline: String,
         with decoder: P.Decoder
     ) -> Bool {
         guard place.offset >= position, !isRevoked else { return false }
@@ -94,7 +97,9 @@ struct WorkerPartition<P: Processor>: Sendable {
         if pendingSince == 0 { pendingSince = place.timestamp.milliseconds }
         position = place.offset + 1
         var isBeacon = false
-        if value.isTombstone {
+        if !value.headers.isEmpty, !isMine(value.headers, at: place.offset, pipeline) {
+            // Its place is taken, and nothing follows from it.
+        } else if value.isTombstone {
             putAside(place, key: key, value: nil, "it has no value")
         } else {
             switch decoder.decode(value.bytes) {
@@ -108,6 +113,16 @@ struct WorkerPartition<P: Processor>: Sendable {
         }
         if case .restoring(let until) = phase, position >= until { endRestoring() }
         return isBeacon
+    }
+
+    /// `false` for a replay of a dead letter that is not to be applied.
+    private mutating func isMine(
+        _ headers: Span<UInt8>, at offset: Int64, _ pipeline: String
+    ) -> Bool {
+        guard let mark = ReplayMark(headers: headers) else { return true }
+        guard mark.pipeline == pipeline else { return false }
+        return replays.isFirst(
+            ReplayedRecords.Origin(partition: mark.partition, offset: mark.offset), at: offset)
     }
 
     /// A record that cannot be processed becomes a dead letter, and the next one is read.
@@ -220,7 +235,7 @@ struct WorkerPartition<P: Processor>: Sendable {
             let offset = P.restsOnRecentRecords ? min(processor.replayOffset, position) : position
             Snapshot.seal(
                 pipeline: worker.pipeline, offset: offset, sequence: effects.nextSequence,
-                settings: settings.text, into: &bytes
+                settings: settings.text, replays: replays, into: &bytes
             ) { processor.snapshot(into: &$0) }
             commit.snapshot = bytes
             commit.snapshotOffset = offset

@@ -270,7 +270,8 @@ extension Worker {
                 processor: try P(
                     restoring: sealed.span.extracting(snapshot.state), partition: place.partition,
                     settings: inForce.values),
-                settings: inForce, sequence: snapshot.sequence, position: position)
+                settings: inForce, sequence: snapshot.sequence, position: position,
+                replays: snapshot.replays)
         } catch { throw RestoreFault.damaged(.state("\(error)")) }
     }
 }
@@ -281,11 +282,13 @@ struct RestoredPartition<P: Processor> {
     var settings: ProcessorSettings<P.Settings>
     var sequence: Int64
     var position: Int64
+    var replays = ReplayedRecords()
 }
 
 extension WorkerPartition {
     mutating func adopt(_ restored: RestoredPartition<P>, _ claim: PartitionClaim) {
         processor = restored.processor
+        replays = restored.replays
         settings = restored.settings
         epoch = claim.epoch
         committedOffset = claim.nextOffset

@@ -293,6 +293,24 @@ public struct RowBuffer: Sendable {
         return bigEndian(offset + 4, 8)
     }
 
+    /// Appends a row as another buffer held it.
+    /// - Returns: `false`, and nothing is appended, if it is no tuple of as many fields as the table has
+    ///   columns.
+    public mutating func append(tuple: Span<UInt8>, origin: Int64) -> Bool {
+        var reader = ByteReader(tuple)
+        guard reader.bigEndian(Int16.self) == Int16(table.columns.count) else { return false }
+        for _ in table.columns {
+            guard let size = reader.bigEndian(Int32.self), size >= -1,
+                reader.take(Int(max(0, size))) != nil
+            else { return false }
+        }
+        guard reader.remaining == 0 else { return false }
+        starts.append(bytes.count)
+        origins.append(origin)
+        bytes.append(tuple)
+        return true
+    }
+
     public mutating func append(_ other: RowBuffer) {
         let shift = bytes.count
         bytes.append(other.bytes)

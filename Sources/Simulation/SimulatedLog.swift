@@ -8,11 +8,16 @@ public struct SimulatedRecord: Sendable {
     public var key: ByteBuffer
     public var value: ByteBuffer
     public var timestamp: EventTime
+    public var headers: RecordHeaders
 
-    public init(key: ByteBuffer, value: ByteBuffer, timestamp: EventTime) {
+    public init(
+        key: ByteBuffer, value: ByteBuffer, timestamp: EventTime,
+        headers: RecordHeaders = RecordHeaders()
+    ) {
         self.key = key
         self.value = value
         self.timestamp = timestamp
+        self.headers = headers
     }
 }
 
@@ -363,7 +368,10 @@ public final class SimulatedConsumer: EventConsumer {
             for (index, record) in zip(records.indices, records) {
                 let place = RecordPlace(
                     partition: partition, offset: Int64(index), timestamp: record.timestamp)
-                body(place, record.key.span, RecordValue(record.value.span))
+                body(
+                    place, record.key.span,
+                    RecordValue(
+                        record.value.span, isTombstone: false, headers: record.headers.bytes.span))
             }
             positions[partition] = position + Int64(records.count)
             left -= records.count

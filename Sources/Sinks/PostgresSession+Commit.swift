@@ -10,20 +10,7 @@ internal import System
 /// - After PostgreSQL rejected a row, the commit is made again with savepoints, which find the row;
 ///   it becomes a dead letter in the same transaction.
 extension PostgresSession {
-    /// Fails with `division_by_zero` where no row is at the expected epoch and offset: in a pipeline
-    /// an error is what keeps the statements after it from being run.
-    private static let fence = PreparedStatement(
-        "fence",
-        """
-        WITH mine AS (
-            UPDATE heartline.stream_partitions
-               SET next_offset = $5, outbox_sequence = $6, updated_at = now(),
-                   settings_revision = COALESCE($7, settings_revision),
-                   settings_offset = COALESCE($8, settings_offset)
-             WHERE pipeline = $1 AND partition = $2 AND epoch = $3 AND next_offset = $4
-            RETURNING 1)
-        SELECT 1 / count(*) FROM mine
-        """)
+    /// What the fence says.
     private static let divisionByZero = "22012"
     private static let chunkBytes = 4 << 20
     /// Outbox events in one statement.
@@ -72,7 +59,7 @@ extension PostgresSession {
         _ connection: PostgresConnection
     ) throws(PostgresError) -> StoreReply.Outcome {
         var pipeline = PostgresPipeline()
-        pipeline.append(Self.fence, fenceParameters(commit, partition))
+        pipeline.append(statements.fence, fenceParameters(commit, partition))
         for (index, buffer) in rows.enumerated() where !buffer.isEmpty {
             let parameters = columns.parameters(
                 buffer, 0..<buffer.count, types: tables[index].types)
@@ -80,9 +67,13 @@ extension PostgresSession {
         }
         insert(commit.outbox, .pipeline, partition, into: &pipeline)
         if let snapshot = commit.snapshot {
-            pipeline.append(Self.deleteSnapshot, snapshotKey(partition))
+            pipeline.append(statements.deleteSnapshot, snapshotKey(partition))
             pipeline.append(
-                Self.insertSnapshot, chunk(snapshot, 0..<snapshot.count, 0, commit, partition))
+                statements.insertSnapshot,
+                chunk(snapshot, 0..<snapshot.count, 0, commit, partition))
+            if let parameters = baseParameters(partition) {
+                pipeline.append(statements.keepBase, parameters)
+            }
         }
         // The transaction ends with the pipeline: from here on its answer can be lost.
         isInDoubt = true
@@ -124,7 +115,7 @@ extension PostgresSession {
             staged.insert(index)
         }
         try connection.run("BEGIN")
-        try connection.execute(Self.fence, parameters: fenceParameters(commit, partition))
+        try connection.execute(statements.fence, parameters: fenceParameters(commit, partition))
         for (index, buffer) in rows.enumerated() where !buffer.isEmpty {
             if isCopied(buffer) {
                 try connection.copyIn(tables[index].copy, tuples: buffer.bytes)
@@ -154,16 +145,19 @@ extension PostgresSession {
         insert(rejected, .rejectedRows, partition, into: &pipeline)
         if !pipeline.isEmpty { try connection.run(pipeline) }
         guard let snapshot = commit.snapshot else { return }
-        try connection.execute(Self.deleteSnapshot, parameters: snapshotKey(partition))
+        try connection.execute(statements.deleteSnapshot, parameters: snapshotKey(partition))
         var start = 0
         var number: Int32 = 0
         while start < snapshot.count {
             let end = min(snapshot.count, start + Self.chunkBytes)
             try connection.execute(
-                Self.insertSnapshot,
+                statements.insertSnapshot,
                 parameters: chunk(snapshot, start..<end, number, commit, partition))
             start = end
             number += 1
+        }
+        if let parameters = baseParameters(partition) {
+            try connection.execute(statements.keepBase, parameters: parameters)
         }
     }
 
@@ -187,7 +181,7 @@ extension PostgresSession {
         _ connection: PostgresConnection
     ) throws(PostgresError) -> StoreReply.Outcome {
         try connection.run("BEGIN")
-        try connection.execute(Self.fence, parameters: fenceParameters(commit, partition))
+        try connection.execute(statements.fence, parameters: fenceParameters(commit, partition))
         var rejected = OutboxBuffer()
         for (index, buffer) in rows.enumerated() where !buffer.isEmpty {
             // Parts of a size that one statement takes well, however many rows there are.
@@ -252,23 +246,6 @@ extension PostgresSession {
 
     // MARK: - Outbox and snapshot
 
-    private static let insertOutbox = PreparedStatement(
-        "insert outbox",
-        """
-        INSERT INTO heartline.outbox (source, partition, sequence, topic, key, value, record_time)
-        SELECT $1, $2, s.* FROM unnest(
-            $3::int8[], $4::text[], $5::bytea[], $6::bytea[], $7::timestamptz[]) AS s
-        ON CONFLICT (source, partition, sequence) DO NOTHING
-        """)
-    private static let deleteSnapshot = PreparedStatement(
-        "delete snapshot", "DELETE FROM heartline.snapshots WHERE pipeline = $1 AND partition = $2")
-    private static let insertSnapshot = PreparedStatement(
-        "insert snapshot",
-        """
-        INSERT INTO heartline.snapshots (pipeline, partition, chunk, snapshot_offset, bytes)
-        VALUES ($1, $2, $3, $4, $5)
-        """)
-
     func insert(
         _ events: OutboxBuffer, _ source: OutboxSource, _ partition: Int32,
         into pipeline: inout PostgresPipeline
@@ -302,13 +279,22 @@ extension PostgresSession {
             parameters.append(arrayOf: .bytea, count: count, elements: keys.span)
             parameters.append(arrayOf: .bytea, count: count, elements: values.span)
             parameters.append(arrayOf: .timestamptz, count: count, elements: times.span)
-            pipeline.append(Self.insertOutbox, parameters)
+            pipeline.append(statements.insertOutbox, parameters)
             start = end
         }
     }
 
     private func snapshotKey(_ partition: Int32) -> PostgresParameters {
         PostgresParameters(.text(settings.pipeline), .int4(partition))
+    }
+
+    /// `nil`: this sink keeps no older snapshots.
+    private func baseParameters(_ partition: Int32) -> PostgresParameters? {
+        guard let bases = settings.baseSnapshots else { return nil }
+        var parameters = snapshotKey(partition)
+        parameters.append(intervalMicroseconds: bases.every * 1_000)
+        parameters.append(intervalMicroseconds: bases.life * 1_000)
+        return parameters
     }
 
     private func chunk(

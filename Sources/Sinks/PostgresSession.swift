@@ -7,6 +7,7 @@ internal import System
 final class PostgresSession {
     let settings: PostgresSink.Settings
     let tables: [TableStatements]
+    let statements: SessionStatements
     var connection: PostgresConnection?
     var columns = RowColumns()
     /// The day (since 1970, UTC) for which the day partitions were made.
@@ -23,7 +24,10 @@ final class PostgresSession {
 
     init(_ settings: PostgresSink.Settings) {
         self.settings = settings
-        tables = settings.tables.enumerated().map { TableStatements($1, index: $0) }
+        tables = settings.tables.enumerated().map {
+            TableStatements($1, index: $0, schema: settings.schema)
+        }
+        statements = SessionStatements(schema: SessionStatements.quoted(settings.schema))
     }
 
     func close() {
@@ -62,7 +66,7 @@ final class PostgresSession {
         _ connection: PostgresConnection
     ) throws(PostgresError) -> StoreReply.Outcome {
         try connection.execute(
-            Self.deletion, .text(source.name(pipeline: settings.pipeline)), .int4(partition),
+            statements.deletion, .text(source.name(pipeline: settings.pipeline)), .int4(partition),
             .int8(through))
         return .outboxDeleted
     }
@@ -136,43 +140,12 @@ final class PostgresSession {
 
     // MARK: - Claims
 
-    private static let claim = PreparedStatement(
-        "claim",
-        """
-        INSERT INTO heartline.stream_partitions AS p
-            (pipeline, partition, epoch, next_offset, start_offset, owner, topic)
-        VALUES ($1, $2, 1, $3, $3, $4, $5)
-        ON CONFLICT (pipeline, partition)
-            DO UPDATE SET epoch = p.epoch + 1, owner = excluded.owner
-        RETURNING epoch, topic
-        """)
-    private static let load = PreparedStatement(
-        "load",
-        """
-        SELECT epoch, next_offset, start_offset, outbox_sequence, settings_revision
-          FROM heartline.stream_partitions WHERE pipeline = $1 AND partition = $2
-        """)
-    private static let loadSnapshot = PreparedStatement(
-        "load snapshot",
-        """
-        SELECT bytes FROM heartline.snapshots WHERE pipeline = $1 AND partition = $2 ORDER BY chunk
-        """)
-    private static let loadOutbox = PreparedStatement(
-        "load outbox",
-        """
-        SELECT sequence, topic, key, value, record_time
-          FROM heartline.outbox WHERE source = $1 AND partition = $2 ORDER BY sequence
-        """)
-    private static let deletion = PreparedStatement(
-        "delete outbox",
-        "DELETE FROM heartline.outbox WHERE source = $1 AND partition = $2 AND sequence <= $3")
-
     private func claim(
         _ partition: Int32, start: Int64, _ connection: PostgresConnection
     ) throws(PostgresError) -> StoreReply.Outcome {
         let name = PostgresValue.text(settings.pipeline)
         let claimed = try connection.execute(
-            Self.claim, name, .int4(partition), .int8(start), .text(settings.owner),
+            statements.claim, name, .int4(partition), .int8(start), .text(settings.owner),
             .text(settings.source.rawValue)
         ).only()
         let epoch = try claimed.int8(0)
@@ -189,9 +162,9 @@ final class PostgresSession {
         }
         // One view of offset, state and outbox.
         try connection.run("BEGIN ISOLATION LEVEL REPEATABLE READ READ ONLY")
-        let row = try connection.execute(Self.load, name, .int4(partition)).only()
+        let row = try connection.execute(statements.load, name, .int4(partition)).only()
         var snapshot: ByteBuffer?
-        let chunks = try connection.execute(Self.loadSnapshot, name, .int4(partition))
+        let chunks = try connection.execute(statements.loadSnapshot, name, .int4(partition))
         for chunk in chunks {
             let bytes = try chunk.bytea(0)
             if snapshot == nil { snapshot = bytes } else { snapshot?.append(bytes) }
@@ -216,7 +189,8 @@ final class PostgresSession {
     ) throws(PostgresError) -> OutboxBuffer {
         var events = OutboxBuffer()
         let rows = try connection.execute(
-            Self.loadOutbox, .text(source.name(pipeline: settings.pipeline)), .int4(partition))
+            statements.loadOutbox, .text(source.name(pipeline: settings.pipeline)),
+            .int4(partition))
         for row in rows {
             let name = try row.text(1)
             guard let topic = Topic(rawValue: name) else {
@@ -243,7 +217,7 @@ final class PostgresSession {
         _ partition: Int32, _ connection: PostgresConnection
     ) throws(PostgresError) -> StoreReply.Outcome {
         let rows = try connection.execute(
-            Self.load, .text(settings.pipeline), .int4(partition))
+            statements.load, .text(settings.pipeline), .int4(partition))
         guard let row = rows.first else { return .fenced }
         return .verified(
             epoch: try row.int8(0), nextOffset: try row.int8(1),

@@ -19,6 +19,11 @@ public final class PostgresSink: StreamStore, Sendable {
         public var tables: [TableSchema]
         /// Host and process, for people.
         public var owner: String
+        /// Where the pipeline's tables, offsets, snapshots and outbox stand. Another than the default
+        /// has tables of the same columns and keys, for a rebuild.
+        public var schema = "heartline"
+        /// When older snapshots are kept for a rebuild; `nil`: never.
+        public var baseSnapshots: BaseSnapshots?
         /// Requests that may wait.
         public var queueLimit = 1_024
         /// Rows of one table above which they go through COPY and a staging table.
@@ -34,6 +39,26 @@ public final class PostgresSink: StreamStore, Sendable {
             self.source = source
             self.tables = tables
             self.owner = owner
+            baseSnapshots = BaseSnapshots(topic: source)
+        }
+    }
+
+    /// Snapshots that are kept beside the newest one, so that some are as old as what the log holds.
+    public struct BaseSnapshots: Sendable, Hashable {
+        /// Milliseconds from one to the next.
+        public var every: Int64
+        /// Age in milliseconds at which one is forgotten.
+        public var life: Int64
+
+        public init(every: Int64, life: Int64) {
+            self.every = every
+            self.life = life
+        }
+
+        /// Four over the time that the topic keeps its records, and one that is older.
+        public init?(topic: Topic) {
+            guard let retention = topic.retentionMilliseconds else { return nil }
+            self.init(every: retention / 4, life: retention + retention / 4)
         }
     }
 

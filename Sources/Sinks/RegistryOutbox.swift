@@ -266,7 +266,8 @@ private enum OutboxStatements {
     static let read = PreparedStatement(
         "outbox-read",
         """
-        SELECT sequence, topic, key, value, record_time FROM heartline.outbox
+        SELECT sequence, topic, key, value, record_time, headers, record_partition
+          FROM heartline.outbox
          WHERE source = 'registry' AND partition = 0 AND topic = ANY($1)
          ORDER BY sequence LIMIT $2
         """)
@@ -291,12 +292,17 @@ private struct OutboxBatch {
         let key = try row.bytea(2)
         let value = try row.optionalBytea(3)
         let time = EventTime(postgresMicroseconds: try row.timestamptz(4))
-        let partition = Partitioner.partition(of: key.span, count: partitions)
+        let headers = try row.optionalBytea(5).map { RecordHeaders(encoded: $0) }
+        let partition =
+            try row.optionalInt4(6) ?? Partitioner.partition(of: key.span, count: partitions)
         if let value {
             records.append(
-                partition: partition, timestamp: time, key: key.span, value: value.span)
+                partition: partition, timestamp: time, key: key.span, value: value.span,
+                headers: headers ?? RecordHeaders())
         } else {
-            records.append(tombstone: key.span, partition: partition, timestamp: time)
+            records.append(
+                tombstone: key.span, partition: partition, timestamp: time,
+                headers: headers ?? RecordHeaders())
         }
         sequences.append(try row.int8(0))
         lastBytes = key.count + (value?.count ?? 0)

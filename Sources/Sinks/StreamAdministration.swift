@@ -46,7 +46,8 @@ public enum StreamAdministration {
         let result = try connection.execute(
             """
             UPDATE heartline.stream_partitions
-               SET epoch = epoch + 1, start_offset = $3, next_offset = GREATEST(next_offset, $3)
+               SET epoch = epoch + 1, start_offset = $3, next_offset = GREATEST(next_offset, $3),
+                   resumed = true
              WHERE pipeline = $1 AND partition = $2
             """, .text(pipeline), .int4(partition), .int8(earliest))
         return result.affectedRows == 1

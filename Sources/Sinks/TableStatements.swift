@@ -14,11 +14,14 @@ struct TableStatements: Sendable {
     let createStaging: String?
     let types: [PostgresType]
 
-    /// - Parameter index: the table's place among the processor's: two schemas may write one table.
-    init(_ table: TableSchema, index: Int) {
+    /// - Parameters:
+    ///   - index: the table's place among the processor's: two schemas may write one table.
+    ///   - schema: where the table stands; what its guard asks of others is always asked of
+    ///     `heartline`.
+    init(_ table: TableSchema, index: Int, schema: String = "heartline") {
         self.table = table
         types = table.columns.map { Self.type(of: $0.type) }
-        let target = "heartline.\(Self.quoted(table.name))"
+        let target = "\(Self.quoted(schema)).\(Self.quoted(table.name))"
         let names = table.columns.map { Self.quoted($0.name) }.joined(separator: ", ")
         let arrays = table.columns.enumerated().map { "$\($0 + 1)::\($1.type.rawValue)[]" }
         let unnested = "unnest(\(arrays.joined(separator: ", "))) AS s (\(names))"
@@ -124,9 +127,7 @@ struct TableStatements: Sendable {
     }
 
     /// Names come from schemas of ours; quoted all the same, because some are words of SQL.
-    private static func quoted(_ name: String) -> String {
-        "\"\(name.split(separator: "\"", omittingEmptySubsequences: false).joined(separator: "\"\""))\""
-    }
+    private static func quoted(_ name: String) -> String { SessionStatements.quoted(name) }
 
     private static func type(of column: TableSchema.ColumnType) -> PostgresType {
         switch column {

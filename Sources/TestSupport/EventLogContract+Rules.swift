@@ -147,6 +147,8 @@ struct EventLogContract<Log: EventLog> {
         let everyByte = ByteBuffer((0...255).map { UInt8($0) })
         var headers = RecordHeaders()
         headers.append("id", everyByte.span)
+        headers.append("empty", ByteBuffer().span)
+        headers.append("second", ByteBuffer("2".utf8).span)
         var batch = RecordBatch(.heartbeats)
         batch.append(
             partition: 1, timestamp: EventTime(milliseconds: now - 5), key: everyByte.span,
@@ -156,7 +158,8 @@ struct EventLogContract<Log: EventLog> {
         let (_, records) = try readAll(.heartbeats, 2)
         let expected = [
             ReadRecord(
-                place: place(1, 0, now - 5), key: everyByte.bytes, value: everyByte.bytes),
+                place: place(1, 0, now - 5), key: everyByte.bytes, value: everyByte.bytes,
+                headers: headers.bytes.span.array),
             ReadRecord(place: place(1, 1, now), key: [], value: Array("no key".utf8)),
         ]
         try promise(records, is: expected, "the records")

@@ -13,7 +13,8 @@ public enum EventLogRule: String, CaseIterable, Sendable, CustomStringConvertibl
     case orderIsKept = "records of a partition are read in the order in which they were sent"
     case receiptsMeanDurable = "a record whose receipt was told is there for everyone"
     case batchesWithoutReceipts = "an empty batch and a batch without receipt are taken"
-    case recordsComeBackWhole = "key, value, place and timestamp come back as they were sent"
+    case recordsComeBackWhole =
+        "key, value, headers, place and timestamp come back as they were sent"
     case tombstonesAreNotEmptyValues = "a tombstone is told from an empty value"
     case largeRecords = "a value of a mebibyte comes back whole"
     case everyPartitionIsAssigned = "the only member of a group is assigned every partition"
@@ -84,11 +85,14 @@ public struct ReadRecord: Hashable, Sendable {
     public var key: [UInt8]
     /// `nil` for a tombstone.
     public var value: [UInt8]?
+    /// As `RecordHeaders` encodes them.
+    public var headers: [UInt8]
 
-    public init(place: RecordPlace, key: [UInt8], value: [UInt8]?) {
+    public init(place: RecordPlace, key: [UInt8], value: [UInt8]?, headers: [UInt8] = []) {
         self.place = place
         self.key = key
         self.value = value
+        self.headers = headers
     }
 }
 
@@ -151,7 +155,8 @@ extension EventConsumer {
             records.append(
                 ReadRecord(
                     place: place, key: key.array,
-                    value: value.isTombstone ? nil : value.bytes.array))
+                    value: value.isTombstone ? nil : value.bytes.array,
+                    headers: value.headers.array))
         }
         try promise(count, is: records.count, "the number of records that a poll returns")
         return records

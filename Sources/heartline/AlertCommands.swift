@@ -40,7 +40,7 @@ enum AlertCommands {
         return ids
     }
 
-    private static func actor(_ arguments: Arguments) throws -> String {
+    static func actor(_ arguments: Arguments) throws -> String {
         do throws(RegistryError) {
             return try OperatorRequest(
                 actor: arguments.optionalText("as") ?? UnixAccount.currentName, id: nil

@@ -18,7 +18,10 @@ let commands: [Command] = [
     LinkCommands.create, LinkCommands.revoke,
     Simulate.command, Status.command, Doctor.command, PageLink.command, Prune.command,
     PipelineLint.command, PipelineTest.command,
-    PipelineResume.command, Bench.command,
+    PipelineResume.command,
+    DeadLetterCommands.list, DeadLetterCommands.show, DeadLetterCommands.replay,
+    Replay.command,
+    Bench.command,
     Version.command,
 ]
 

@@ -67,6 +67,11 @@ final class SplitInstallation: Sendable {
         try await Executable.run(words, environment: environment)
     }
 
+    /// Starts a command, to be looked after, or killed.
+    func start(_ words: [String]) throws -> HeartlineProcess {
+        try HeartlineProcess(words, environment: environment)
+    }
+
     func addDevices(_ count: Int) async throws -> [DeviceID] {
         let outcome = try await run(["device", "add", "--count", "\(count)"])
         try #require(outcome.status == 0, "\(outcome.errors)")

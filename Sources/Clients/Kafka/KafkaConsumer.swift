@@ -1,4 +1,5 @@
 internal import CRdKafka
+internal import Glibc
 internal import Synchronization
 
 /// What the group changed in a member's assignment.
@@ -62,6 +63,40 @@ struct KafkaAssignment {
         unsafe body(
             key.assumingMemoryBound(to: UInt8.self).span,
             value.assumingMemoryBound(to: UInt8.self).span, message.payload == nil)
+    }
+
+    /// Replaces `bytes` by the record's headers: (name size 2 bytes, name, value size 4 bytes, value),
+    /// little endian, one after another.
+    /// - Returns: `false`, and `bytes` is as before, if it has none.
+    public func takeHeaders(into bytes: inout [UInt8]) -> Bool {
+        var list: OpaquePointer?
+        guard unsafe rd_kafka_message_headers(pointer, &list) == RD_KAFKA_RESP_ERR_NO_ERROR,
+            let list = unsafe list
+        else { return false }
+        bytes.removeAll(keepingCapacity: true)
+        var index = 0
+        var name: UnsafePointer<CChar>?
+        var value: UnsafeRawPointer?
+        var size = 0
+        while unsafe rd_kafka_header_get_all(list, index, &name, &value, &size)
+            == RD_KAFKA_RESP_ERR_NO_ERROR, let text = unsafe name
+        {
+            index += 1
+            let words = unsafe UnsafeRawBufferPointer(start: text, count: strlen(text))
+            // Longer names are nobody's of ours.
+            guard words.count <= Int(UInt16.max) else { continue }
+            let content = unsafe UnsafeRawBufferPointer(
+                start: value, count: value == nil ? 0 : size)
+            unsafe withUnsafeBytes(of: UInt16(words.count).littleEndian) {
+                unsafe bytes.append(contentsOf: $0)
+            }
+            unsafe bytes.append(contentsOf: words)
+            unsafe withUnsafeBytes(of: UInt32(content.count).littleEndian) {
+                unsafe bytes.append(contentsOf: $0)
+            }
+            unsafe bytes.append(contentsOf: content)
+        }
+        return true
     }
 }
 
