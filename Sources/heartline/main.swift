@@ -18,7 +18,7 @@ let commands: [Command] = [
     LinkCommands.create, LinkCommands.revoke,
     Simulate.command, Status.command, Prune.command,
     PipelineLint.command, PipelineTest.command,
-    PipelineResume.command, Bench.command,
+    PipelineResume.command, Bench.command, Soak.command,
     Version.command,
 ]
 
