@@ -124,7 +124,9 @@ let package = Package(
         tests("Postgres", ["Postgres", "Schemas", "Pipeline", "System", "Bytes"]),
         tests("YAML", ["YAML"]),
         tests("Zlib", ["Zlib", "Bytes"]),
-        tests("Schemas", ["Schemas", "JSON", "Bytes"]),
+        tests(
+            "Schemas", ["Schemas", "JSON", "Crypto", "YAML", "Bytes"],
+            exclude: ["events-v1.txt"]),
         tests("Processors", ["Processors", "Simulation", "Schemas", "Bytes"]),
         tests("EventLog", ["EventLog", "KeyValue", "Schemas", "System", "Bytes"]),
         tests(

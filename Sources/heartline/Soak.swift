@@ -1,6 +1,8 @@
 import Bytes
 import EventLog
+import Fleet
 import Foundation
+import Ingest
 import Pipeline
 import Postgres
 import Schemas

@@ -42,7 +42,7 @@ final class SoakHeartbeats: Sendable {
         self.devices = devices
         request = try CurlRequest(
             .post, url + "/api/v1/heartbeat",
-            headers: [("Content-Type", "application/json"), ("Expect", "")],
+            headers: [("Content-Type", "application/json")],
             usesEnvironmentProxy: false)
     }
 

@@ -95,7 +95,7 @@ final class SoakPeople: Sendable {
                 try CurlRequest(
                     .post, url + path,
                     headers: [
-                        ("Content-Type", "application/json"), ("Expect", ""),
+                        ("Content-Type", "application/json"),
                         ("Authorization", "Bearer \(person.session)"),
                     ], usesEnvironmentProxy: false)
             }
@@ -106,7 +106,7 @@ final class SoakPeople: Sendable {
         }
     }
 
-    private struct Running {
+    private struct Running: ~Copyable {
         var transfers: CurlTransfers
         var actions: [UInt64: Action] = [:]
         var next: UInt64 = 0
@@ -127,7 +127,7 @@ final class SoakPeople: Sendable {
         let requests = try people.map { try Requests(url, $0) }
         let telemetry = try CurlRequest(
             .post, url + "/v1/telemetry",
-            headers: [("Content-Type", "application/x-ndjson"), ("Expect", "")],
+            headers: [("Content-Type", "application/x-ndjson")],
             usesEnvironmentProxy: false)
         var running = try Running()
         var book = Book()

@@ -52,6 +52,10 @@ func run(_ words: [String]) -> ExitCode {
         Terminal.write(Help.overview(commands), to: .errors)
         return .usage
     }
+    if words == ["help", "--man"] {
+        Terminal.write(ManPage.text(commands))
+        return .done
+    }
     if ["help", "--help", "-h"].contains(words[0]) {
         Terminal.write(Help.overview(commands))
         return .done
