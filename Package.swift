@@ -121,7 +121,9 @@ let package = Package(
         tests("JSON", ["JSON", "Bytes"]),
         tests("Crypto", ["Crypto", "Bytes"]),
         tests("JWT", ["JWT", "Crypto", "Bytes"]),
-        tests("Postgres", ["Postgres", "Schemas", "Pipeline", "System", "Bytes"]),
+        tests(
+            "Postgres", ["Postgres", "Schemas", "Pipeline", "System", "Bytes"],
+            exclude: ["analysts.sql"]),
         tests("YAML", ["YAML"]),
         tests("Zlib", ["Zlib", "Bytes"]),
         tests(

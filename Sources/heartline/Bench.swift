@@ -60,8 +60,7 @@ enum Bench {
         // Some are made in one go, on one database.
         let ofWorkers = ["worker", "changes", "restart"]
         for name in all where names.contains(name) {
-            if ofWorkers.contains(name), name != ofWorkers.first(where: { names.contains($0) })
-            {
+            if ofWorkers.contains(name), name != ofWorkers.first(where: { names.contains($0) }) {
                 continue
             }
             try section(name, into: &journal) {

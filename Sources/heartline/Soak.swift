@@ -62,7 +62,8 @@ enum Soak {
         for one in report.memory where !one.isFlat {
             Terminal.write(
                 "memory of the \(one.process) process grows: \(SoakReport.short(one.first_third_mib))"
-                    + " MiB in the first third, \(SoakReport.short(one.last_third_mib)) in the last\n")
+                    + " MiB in the first third, \(SoakReport.short(one.last_third_mib)) in the last\n"
+            )
         }
         Terminal.write(
             "\(report.kills.count) kills, \(report.heartbeats.accepted) heartbeats answered,"
@@ -182,7 +183,8 @@ private final class SoakRun {
             if now >= nextWord {
                 nextWord += 60_000
                 Self.tell(
-                    "\((now - start) / 60_000) min: \(heartbeats.accepted) heartbeats, \(kills.count) kills")
+                    "\((now - start) / 60_000) min: \(heartbeats.accepted) heartbeats, \(kills.count) kills"
+                )
             }
         }
         for group in peaks.indices { lives.append((group, duration, peaks[group])) }
@@ -236,7 +238,8 @@ private final class SoakRun {
         else { return }
         let committed = try installation.committed(installation.connection)
         // The busiest one, which gets something all the time.
-        let busiest = group.pipelines.contains("tunnel-health") ? "tunnel-health" : "telemetry-rollup"
+        let busiest =
+            group.pipelines.contains("tunnel-health") ? "tunnel-health" : "telemetry-rollup"
         if committed[busiest, default: 0] > atKill.committed[busiest, default: 0] {
             kills[last].recovered_ms = Int(now - atKill.time)
         }
@@ -293,30 +296,41 @@ private final class SoakRun {
         let accepted = book.answers[200] ?? 0
         let wrong = devices.indices.count { book.accepted[$0] != counts.heartbeats[$0] }
         var checks = [
-            check("heartbeats answered otherwise than 200, or not at all", 0,
+            check(
+                "heartbeats answered otherwise than 200, or not at all", 0,
                 Int64(book.sent - accepted)),
-            check("other requests refused or not answered", 0,
+            check(
+                "other requests refused or not answered", 0,
                 Int64(social.refused + social.unanswered)),
-            check("heartbeats answered 200 are in the log", accepted,
+            check(
+                "heartbeats answered 200 are in the log", accepted,
                 counts.heartbeats.reduce(0, +)),
             check("devices of which the log has another number of heartbeats", 0, Int64(wrong)),
-            check("devices whose last_seen is older than refresh allows, or newer than the truth", 0,
+            check(
+                "devices whose last_seen is older than refresh allows, or newer than the truth", 0,
                 try unseen(book, live)),
             check("waves answered 200 are in the log", social.waves, counts.waves),
-            check("those who waved at each other are connected, once", social.matches,
+            check(
+                "those who waved at each other are connected, once", social.matches,
                 try number("SELECT count(*) FROM heartline.connections")),
-            check("both of them are told, once", 2 * social.matches,
+            check(
+                "both of them are told, once", 2 * social.matches,
                 try number("SELECT count(*) FROM heartline.pushes WHERE kind = 'mutual'")),
-            check("encounters answered 200 are rows", social.encounters,
+            check(
+                "encounters answered 200 are rows", social.encounters,
                 try number("SELECT count(*) FROM heartline.encounter_reports")),
-            check("messages answered 200 are rows", social.messages,
+            check(
+                "messages answered 200 are rows", social.messages,
                 try number("SELECT count(*) FROM heartline.messages")),
-            check("and pushes", social.messages,
+            check(
+                "and pushes", social.messages,
                 try number("SELECT count(*) FROM heartline.pushes WHERE kind = 'message'")),
             check("samples answered 200 are in the log", social.samples, counts.samples),
-            check("log lines answered 200 are rows", social.logLines,
+            check(
+                "log lines answered 200 are rows", social.logLines,
                 try number("SELECT count(*) FROM heartline.agent_logs")),
-            check("versions of configurations", devices.count + changes,
+            check(
+                "versions of configurations", devices.count + changes,
                 try number("SELECT count(*) FROM heartline.config_versions")),
             check("dead letters", 0, counts.deadLetters),
             check("kills", Int((duration - 1) / killEvery), Int64(kills.count)),

@@ -169,7 +169,8 @@ final class SoakPeople: Sendable {
                             .wave(Pair(from: one, to: other)), requests[one].wave,
                             "{\"token\":\"\(target)\"}")
                     case 3, 4:
-                        let id = EncounterID(high: 0x50AC_0000_0000_4000, low: 1 << 63 | UInt64(acted))
+                        let id = EncounterID(
+                            high: 0x50AC_0000_0000_4000, low: 1 << 63 | UInt64(acted))
                         try running.start(
                             .encounter, requests[one].encounter,
                             "{\"id\":\"\(id)\",\"remoteAnonToken\":\"\(target)\",\"tier\":2,\"engine\":\"ble\",\"geohash\":\"u2fk9\"}"
@@ -179,7 +180,8 @@ final class SoakPeople: Sendable {
                             book.waved.contains(Pair(from: other, to: one)),
                             let pair = AccountPair(people[one].account, people[other].account)
                         else { continue }
-                        let id = MessageID(high: 0x50AD_0000_0000_4000, low: 1 << 63 | UInt64(acted))
+                        let id = MessageID(
+                            high: 0x50AD_0000_0000_4000, low: 1 << 63 | UInt64(acted))
                         try running.start(
                             .message, requests[one].message,
                             "{\"id\":\"\(id)\",\"connectionID\":\"\(pair.connection)\",\"senderID\":\"me\",\"ciphertext\":\"\(String(repeating: "QUJD", count: 40))\"}"
@@ -196,7 +198,9 @@ final class SoakPeople: Sendable {
                 }
             }
             try running.transfers.poll(milliseconds: 5) { completion, answer in
-                guard let action = running.actions.removeValue(forKey: completion.tag) else { return }
+                guard let action = running.actions.removeValue(forKey: completion.tag) else {
+                    return
+                }
                 guard completion.error == nil else {
                     book.unanswered += 1
                     return
@@ -236,7 +240,8 @@ final class SoakPeople: Sendable {
         let head = "{\"device_id\":\"\(device)\",\"ts\":\"\(time)\""
         var text = ""
         for index in 0..<Self.samplesPerRequest {
-            text += "\(head),\"name\":\"wg0.counter.\(index % 10)\",\"value\":\(number * 7 + index)}\n"
+            text +=
+                "\(head),\"name\":\"wg0.counter.\(index % 10)\",\"value\":\(number * 7 + index)}\n"
         }
         for index in 0..<Self.linesPerRequest {
             text +=

@@ -16,7 +16,7 @@ let commands: [Command] = [
     InstallationCommands.add, InstallationCommands.list, InstallationCommands.show,
     InstallationCommands.revoke, InstallationCommands.pair, InstallationCommands.unpair,
     LinkCommands.create, LinkCommands.revoke,
-    Simulate.command, Status.command, Prune.command,
+    Simulate.command, Status.command, Export.command, Prune.command,
     PipelineLint.command, PipelineTest.command,
     PipelineResume.command, Bench.command, Soak.command,
     Version.command,

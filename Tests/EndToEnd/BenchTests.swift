@@ -91,7 +91,10 @@ import Testing
         // The page of a run, with the measures that it lacks.
         try FileSystem.rename(file, to: "\(folder.path)/heartline.json")
         let page = try HeartlineProcess(
-            [folder.path, "--page", "\(folder.path)/page.md", "--json", "\(folder.path)/page.json"],
+            [
+                folder.path, "--page", "\(folder.path)/page.md", "--json",
+                "\(folder.path)/page.json",
+            ],
             executable: "\(Self.root)/scripts/performance")
         try #require(await page.waitForEnd() == 0, "\(page.errors())")
         let text = try FileSystem.read("\(folder.path)/page.md")
@@ -103,7 +106,8 @@ import Testing
     @Test(
         "heartbeats are measured beside nginx", .timeLimit(.minutes(10)),
         .enabled(
-            if: isThere("nginx") && isThere("wrk"), "scripts/bootstrap bench installs what it needs"))
+            if: isThere("nginx") && isThere("wrk"), "scripts/bootstrap bench installs what it needs"
+        ))
     func besideNginx() async throws {
         let folder = try TemporaryFolder()
         let bench = try HeartlineProcess(

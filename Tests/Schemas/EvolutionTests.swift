@@ -51,7 +51,8 @@ import Testing
     func old(_ kept: Kept) throws {
         guard let reading = TopicSamples.reading(kept.value, of: kept.topic) else { return }
         // Attributes are for others that read the topic.
-        let before = try JSONValue(parsing: kept.value.replacing(",\"attributes\":{\"if\":\"wg0\"}", with: ""))
+        let before = try JSONValue(
+            parsing: kept.value.replacing(",\"attributes\":{\"if\":\"wg0\"}", with: ""))
         let now = try? JSONValue(parsing: reading)
         for (name, value) in before.members ?? [:] {
             #expect(now?[name] == value, "\(name): \(reading)")
@@ -61,7 +62,8 @@ import Testing
     @Test("members that are not known are skipped, wherever they stand", arguments: kept)
     func newMembers(_ kept: Kept) throws {
         guard let reading = TopicSamples.reading(kept.value, of: kept.topic) else { return }
-        let new = "\"new_text\":\"x\",\"new_list\":[1,{\"v\":3}],\"new_object\":{\"type\":\"y\",\"id\":7}"
+        let new =
+            "\"new_text\":\"x\",\"new_list\":[1,{\"v\":3}],\"new_object\":{\"type\":\"y\",\"id\":7}"
         let first = "{\(new)," + kept.value.dropFirst()
         let last = kept.value.dropLast() + ",\(new)}"
         #expect(TopicSamples.reading(first, of: kept.topic) == reading)

@@ -8,7 +8,9 @@ struct SchemaCheck {
     private(set) var seen: Set<String> = []
     private(set) var faults: [String] = []
 
-    private static let annotations: Set<String> = ["description", "contentEncoding", "title", "$schema"]
+    private static let annotations: Set<String> = [
+        "description", "contentEncoding", "title", "$schema",
+    ]
 
     mutating func check(_ value: JSONValue, _ schema: JSONValue, at path: String) {
         for (word, rule) in schema.members ?? [:] {
@@ -45,11 +47,14 @@ struct SchemaCheck {
             guard let text = value.text, let pattern = rule.text,
                 text.range(of: pattern, options: .regularExpression) != nil
             else { return fail("does not match \(rule)") }
-        case "minLength": if value.text?.utf8.count ?? 0 < rule.integer ?? 0 { fail("is too short") }
-        case "maxLength": if value.text?.utf8.count ?? .max > rule.integer ?? 0 { fail("is too long") }
+        case "minLength":
+            if value.text?.utf8.count ?? 0 < rule.integer ?? 0 { fail("is too short") }
+        case "maxLength":
+            if value.text?.utf8.count ?? .max > rule.integer ?? 0 { fail("is too long") }
         case "minimum": if value.integer ?? .min < rule.integer ?? 0 { fail("is too small") }
         case "maximum": if value.integer ?? .max > rule.integer ?? 0 { fail("is too large") }
-        case "minItems": if value.items?.count ?? 0 < rule.integer ?? 0 { fail("has too few items") }
+        case "minItems":
+            if value.items?.count ?? 0 < rule.integer ?? 0 { fail("has too few items") }
         case "items":
             for item in value.items ?? [] { check(item, rule, at: "\(path)[]") }
         case "allOf": for part in rule.items ?? [] { check(value, part, at: path) }

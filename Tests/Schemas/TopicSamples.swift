@@ -203,7 +203,8 @@ enum TopicSamples {
                     (kind == .massOffline || kind == .ingestSilent ? "fleet" : "\(device)").utf8)
                 return text {
                     $0.append(
-                        alert: AlertID.make(kind: kind, entity: entity.span, episode: 1), kind: kind,
+                        alert: AlertID.make(kind: kind, entity: entity.span, episode: 1),
+                        kind: kind,
                         isOpen: isOpen, entity: entity.span, reason: "silent",
                         count: kind == .massOffline ? 40 : nil, at: time)
                 }

@@ -70,7 +70,9 @@ import YAML
         }
         #expect(check.faults.isEmpty, "\(check.faults.joined(separator: "\n"))")
         let never = SchemaCheck.properties(of: schema, at: topic.rawValue).subtracting(check.seen)
-        #expect(never.isEmpty, "no sample has these: they are not written any more, or the samples lack them")
+        #expect(
+            never.isEmpty,
+            "no sample has these: they are not written any more, or the samples lack them")
     }
 
     @Test("what a schema forbids is found")
@@ -78,7 +80,8 @@ import YAML
         let schema = try Self.schema(of: .heartbeats)
         let heartbeat = TopicSamples.values(of: .heartbeats)[1]
         for (old, new) in [
-            ("\"v\":1", "\"v\":2"), ("heartbeat", "unknown"), ("\"tunnel_up\":false", "\"tunnel_up\":0"),
+            ("\"v\":1", "\"v\":2"), ("heartbeat", "unknown"),
+            ("\"tunnel_up\":false", "\"tunnel_up\":0"),
             ("\"recovering\"", "\"walking\""), ("\"config_version\":7", "\"config_version\":0"),
             ("f47ac10b", "F47AC10B"), ("\"status\"", "\"statuz\""),
         ] {
@@ -91,7 +94,9 @@ import YAML
     }
 
     /// A file a topic, for programs that check values one by one.
-    @Test("docs/schemas is made from it: HEARTLINE_WRITE_DOCS=1 makes it anew", arguments: Topic.allCases)
+    @Test(
+        "docs/schemas is made from it: HEARTLINE_WRITE_DOCS=1 makes it anew",
+        arguments: Topic.allCases)
     func files(_ topic: Topic) throws {
         var members = try #require(try Self.schema(of: topic).members)
         members["$schema"] = .string("https://json-schema.org/draft/2020-12/schema")
@@ -106,6 +111,7 @@ import YAML
         let found = try? String(contentsOf: file, encoding: .utf8)
         #expect(
             found == text,
-            "\(file.path) is stale: HEARTLINE_WRITE_DOCS=1 swift test --filter TopicSchemaTests writes it")
+            "\(file.path) is stale: HEARTLINE_WRITE_DOCS=1 swift test --filter TopicSchemaTests writes it"
+        )
     }
 }
