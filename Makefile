@@ -1,6 +1,8 @@
 # make run     the demo: a fleet that also fails, judged before your eyes
 # make test    everything that is tested
-# make bench   the measurements, each beside its yardstick
+# make bench   the measurements, each beside its yardstick; writes docs/performance.md and .json
+# make soak    half an hour of traffic while workers are killed; writes docs/soak.md
+# make deb     a Debian package in dist/; make test-deb installs and starts it in a clean root
 # make check   what must hold before a commit: format, house rules, build, tests, pipelines
 # make format  the format that check asks for
 
@@ -12,6 +14,8 @@ HEARTLINE = .build/release/heartline
 # The demo's options: make run ARGUMENTS="--duration 2m"
 ARGUMENTS =
 
+
+.PHONY: soak deb test-deb bootstrap-deb
 .PHONY: run test bench check format build bootstrap bootstrap-test bootstrap-bench lint tidy pipelines
 
 run: bootstrap
@@ -27,8 +31,25 @@ test: bootstrap-test build
 
 bench: bootstrap-bench
 	@$(SWIFT) build $(FLAGS) --product heartline
-	@scripts/bench --heartline $(HEARTLINE)
-	@$(HEARTLINE) bench $(ARGUMENTS)
+	@mkdir -p .build/bench && rm -f .build/bench/*.json
+	@scripts/bench --heartline $(HEARTLINE) --json .build/bench/heartbeats.json
+	@if [ -e Benchmarks/pushes.py ]; then \
+		Benchmarks/pushes.py --heartline $(HEARTLINE) --json .build/bench/pushes.json; fi
+	@$(HEARTLINE) bench --json .build/bench/heartline.json $(ARGUMENTS)
+	@scripts/performance .build/bench --page docs/performance.md --json docs/performance.json
+
+soak: bootstrap
+	@$(SWIFT) build $(FLAGS) --product heartline
+	@$(HEARTLINE) soak --report docs/soak.md --json docs/soak.json $(ARGUMENTS)
+
+# Apart from the other builds: this one is linked with the Swift runtime in it.
+DEB = .build/deb
+deb: bootstrap-deb
+	@$(SWIFT) build $(FLAGS) --scratch-path $(DEB) --static-swift-stdlib --product heartline
+	@scripts/deb $(DEB)/release/heartline Sources/Schemas/Migrations dist
+
+test-deb: bootstrap-deb
+	@scripts/test-deb dist/heartline_*.deb
 
 check: bootstrap lint tidy build pipelines test
 
@@ -53,3 +74,6 @@ bootstrap-test:
 
 bootstrap-bench:
 	@scripts/bootstrap bench
+
+bootstrap-deb:
+	@scripts/bootstrap deb
