@@ -94,7 +94,7 @@ import Testing
         #expect(await first.waitForEnd() == 0, "\(first.errors())")
 
         let restored = try TestDatabase.make(isMigrated: false)
-        try await run("pg_restore", ["--no-owner", "-d", restored.url, dump])
+        try await run("pg_restore", ["--no-owner", "--no-acl", "-d", restored.url, dump])
         #expect(try states(restored)["stopped"] == nil)
         let (second, _) = try await start(data, restored)
         _ = try await holds(within: 60) { try states(restored) == truth }
@@ -104,7 +104,7 @@ import Testing
 
         // The log is lost too.
         let anew = try TestDatabase.make(isMigrated: false)
-        try await run("pg_restore", ["--no-owner", "-d", anew.url, dump])
+        try await run("pg_restore", ["--no-owner", "--no-acl", "-d", anew.url, dump])
         FileSystem.removeTree("\(data)/log")
         let connection = try anew.connect()
         try connection.run(try Self.documented())
