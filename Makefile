@@ -14,7 +14,6 @@ HEARTLINE = .build/release/heartline
 # The demo's options: make run ARGUMENTS="--duration 2m"
 ARGUMENTS =
 
-
 .PHONY: soak deb test-deb bootstrap-deb
 .PHONY: run test bench check format build bootstrap bootstrap-test bootstrap-bench lint tidy pipelines
 
@@ -27,14 +26,14 @@ build: bootstrap
 	@$(SWIFT) build $(FLAGS) --build-tests
 
 test: bootstrap-test build
-	@$(SWIFT) test -c release --skip-build --disable-xctest
+	@scripts/test $(SWIFT) test -c release --skip-build --disable-xctest
 
 bench: bootstrap-bench
 	@$(SWIFT) build $(FLAGS) --product heartline
 	@mkdir -p .build/bench && rm -f .build/bench/*.json
 	@scripts/bench --heartline $(HEARTLINE) --json .build/bench/heartbeats.json
-	@if [ -e Benchmarks/pushes.py ]; then \
-		Benchmarks/pushes.py --heartline $(HEARTLINE) --json .build/bench/pushes.json; fi
+	@Benchmarks/pushes.py --heartline $(HEARTLINE) --json .build/bench/pushes.json
+	@Benchmarks/sockets.py --heartline $(HEARTLINE) --json .build/bench/sockets.json
 	@$(HEARTLINE) bench --json .build/bench/heartline.json $(ARGUMENTS)
 	@scripts/performance .build/bench --page docs/performance.md --json docs/performance.json
 

@@ -48,7 +48,10 @@ public struct Pruning: Sendable {
             """, .int4(days)
         ).only().timestamptz(0)
         try connection.run("SET lock_timeout = '10s'")
-        var removed = [try dropDays(connection, before: cutoff, isDry: isDry)]
+        var removed: [Removed] = []
+        for table in Self.tablesOfDays {
+            removed.append(try dropDays(of: table, connection, before: cutoff, isDry: isDry))
+        }
         for step in Self.steps + (includesAudit ? [Self.audit] : []) {
             removed.append(
                 Removed(
@@ -60,23 +63,26 @@ public struct Pruning: Sendable {
         return removed
     }
 
-    /// Day partitions of `device_state_ended` that are old as a whole.
+    /// Tables with a partition a day.
+    private static let tablesOfDays = ["device_state_ended", "telemetry_minutes", "agent_logs"]
+
+    /// Day partitions that are old as a whole.
     private func dropDays(
-        _ connection: PostgresConnection, before cutoff: Int64, isDry: Bool
+        of table: String, _ connection: PostgresConnection, before cutoff: Int64, isDry: Bool
     ) throws(PostgresError) -> Removed {
         let rows = try connection.execute(
             """
             SELECT quote_ident(c.relname)
               FROM pg_inherits i JOIN pg_class c ON c.oid = i.inhrelid
-             WHERE i.inhparent = 'heartline.device_state_ended'::regclass
-               AND c.relname ~ '^device_state_ended_[0-9]{8}$'
+             WHERE i.inhparent = 'heartline.\(table)'::regclass
+               AND c.relname ~ '^\(table)_[0-9]{8}$'
                AND to_date(right(c.relname, 8), 'YYYYMMDD') < ($1 AT TIME ZONE 'UTC')::date
              ORDER BY c.relname
             """, .timestamptz(cutoff))
         for row in rows where !isDry {
             try connection.run("DROP TABLE heartline.\(try row.text(0))")
         }
-        return Removed(what: "days of device_state_ended", count: Int64(rows.count))
+        return Removed(what: "days of \(table)", count: Int64(rows.count))
     }
 
     private static let isOldAlert = """
@@ -96,6 +102,12 @@ public struct Pruning: Sendable {
             what: "rows of device_state_ended outside of a day",
             table: "device_state_ended_default",
             condition: "t.ended_at < $1"),
+        Step(
+            what: "rows of telemetry_minutes outside of a day", table: "telemetry_minutes_default",
+            condition: "t.minute < $1"),
+        Step(
+            what: "rows of agent_logs outside of a day", table: "agent_logs_default",
+            condition: "t.received_at < $1"),
         Step(
             what: "rows of fleet_minutes", table: "fleet_minutes_by_partition",
             condition: "t.minute < $1"),
@@ -127,6 +139,27 @@ public struct Pruning: Sendable {
                 t.changed_at < $1
                 AND EXISTS (SELECT FROM heartline.config_versions n
                              WHERE n.device_id = t.device_id AND n.version > t.version)
+                """),
+        // For as long a phone that was away is told what it missed.
+        Step(
+            what: "pushes", table: "pushes",
+            condition: "t.created_at < least($1, now() - interval '30 days')"),
+        Step(
+            what: "messages", table: "messages",
+            condition: "t.received_at < least($1, now() - interval '30 days')"),
+        Step(
+            what: "encounters", table: "encounters", condition: "t.met_at < $1"),
+        Step(
+            what: "reports of encounters", table: "encounter_reports",
+            condition: "t.reported_at < $1"),
+        // By the others the keys of connected people are found.
+        Step(
+            what: "waves of people who are not connected", table: "waves",
+            condition: """
+                t.waved_at < $1
+                AND NOT EXISTS (SELECT FROM heartline.connections c
+                                 WHERE c.first_account = least(t.from_account, t.to_account)
+                                   AND c.second_account = greatest(t.from_account, t.to_account))
                 """),
         Step(
             what: "registration tokens past their end", table: "registration_tokens",

@@ -40,6 +40,8 @@ public final class SimulatedLog: Sendable {
         var isCalm = false
         /// Records are there as soon as they are appended, unless their partition is stalled.
         var isLive = false
+        /// Most records that one poll gives while it is not calm.
+        var pollRecords = 40
         var stalled: [Bool]
     }
 
@@ -70,9 +72,14 @@ public final class SimulatedLog: Sendable {
 
     /// A log that is empty and grows by `append`; what is appended is there at once, unless its
     /// partition is stalled.
-    public static func live(partitions: Int, seed: UInt64) -> SimulatedLog {
+    ///
+    /// - Parameter pollRecords: most records that one poll gives before `calm`; from 1.
+    public static func live(partitions: Int, seed: UInt64, pollRecords: Int = 40) -> SimulatedLog {
         let log = SimulatedLog(records: Array(repeating: [], count: partitions), seed: seed)
-        log.state.withLock { $0.isLive = true }
+        log.state.withLock {
+            $0.isLive = true
+            $0.pollRecords = pollRecords
+        }
         return log
     }
 
@@ -343,7 +350,7 @@ public final class SimulatedConsumer: EventConsumer {
     ) throws(EventLogError) -> Int {
         try unavailable(.consuming, perMille: 10)
         var left = log.state.withLock { state in
-            state.isCalm ? limit : min(limit, 1 + state.random.below(40))
+            state.isCalm ? limit : min(limit, 1 + state.random.below(state.pollRecords))
         }
         let all = left
         for (partition, position) in positions.sorted(by: { $0.key < $1.key }) {

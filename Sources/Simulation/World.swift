@@ -121,9 +121,11 @@ public final class World {
         partitionCount = options.partitions ?? chosen
         variants = Self.variants
         let deviceCount = options.devices ?? 2 + random.below(11)
-        log = .live(partitions: partitionCount, seed: random.next())
+        // A worker keeps up with its fleet, however little it takes at once.
+        log = .live(
+            partitions: partitionCount, seed: random.next(), pollRecords: max(40, deviceCount / 10))
         store = SimulatedStore(seed: random.next())
-        workerSettings = Self.workerSettings(&random)
+        workerSettings = Self.workerSettings(&random, devices: deviceCount)
         let frontEndCount = options.frontEnds ?? 1 + random.below(3)
         oracle = Oracle(
             devices: deviceCount, frontEnds: frontEndCount, partitions: partitionCount)
@@ -164,7 +166,9 @@ public final class World {
         return settings
     }
 
-    private static func workerSettings(_ random: inout SplitMix64) -> WorkerSettings {
+    private static func workerSettings(
+        _ random: inout SplitMix64, devices: Int
+    ) -> WorkerSettings {
         var settings = WorkerSettings(
             pipeline: "simulated",
             outputPartitions: Dictionary(
@@ -175,6 +179,10 @@ public final class World {
         settings.bufferedRows = [50, 200_000][random.below(2)]
         settings.outboxEntries = [10, 50_000][random.below(2)]
         settings.ingestSilentAfter = 30_000
+        // Small ones are for trying their limits, not for large fleets.
+        settings.commitRows = max(settings.commitRows, devices / 10)
+        settings.bufferedRows = max(settings.bufferedRows, devices)
+        settings.outboxEntries = max(settings.outboxEntries, devices / 10)
         return settings
     }
 

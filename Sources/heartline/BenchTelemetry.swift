@@ -95,11 +95,6 @@ private final class BenchSender: Sendable {
         guard let sent = try result.withLock({ $0 })?.get() else {
             throw Failure("measuring telemetry: the sender ended without a word")
         }
-        guard sent.answered == requests else {
-            throw Failure(
-                "measuring telemetry: \(requests - sent.answered) of \(requests) requests were not answered 200"
-            )
-        }
         return Spent(
             answered: sent.answered, cpu: max(1e-9, Double(cpu &- sent.cpu) / 1e9))
     }
@@ -113,6 +108,7 @@ private final class BenchSender: Sendable {
         var started = 0
         var answered = 0
         var ended = 0
+        var other: String?
         let deadline = SystemClock.monotonicMilliseconds() + Self.patience
         while ended < requests {
             while started < requests, !transfers.isFull {
@@ -121,7 +117,14 @@ private final class BenchSender: Sendable {
                 started += 1
             }
             ended += try transfers.poll(milliseconds: 100) { completion, _ in
-                if completion.status == 200 { answered += 1 }
+                if completion.status == 200 {
+                    answered += 1
+                } else {
+                    other = "\(completion.status) \(completion.error.map { "\($0)" } ?? "")"
+                }
+            }
+            if let other {
+                throw Failure("measuring telemetry: \(url) answered \(other)")
             }
             guard SystemClock.monotonicMilliseconds() < deadline else {
                 throw Failure("measuring telemetry: \(ended) of \(requests) answers in 120 s")

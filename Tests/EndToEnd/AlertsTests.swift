@@ -8,7 +8,8 @@ import System
 import TestSupport
 import Testing
 
-@Suite("Alerts, from a silent device to whoever is told", .serialized) struct AlertsTests {
+@Suite("Alerts, from a silent device to whoever is told", .serialized, .realTime)
+struct AlertsTests {
     @Test("A silent device is told of, a silence holds another back, and both are resolved")
     func silentDevices() async throws {
         let keys = Mutex<[String]>([])

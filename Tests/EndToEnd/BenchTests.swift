@@ -122,6 +122,33 @@ import Testing
         #expect(try JSONDecoder().decode(Ratio.self, from: data).ratio > 0)
     }
 
+    @Test("pushes and sockets are measured from outside", .timeLimit(.minutes(10)))
+    func fromOutside() async throws {
+        let folder = try TemporaryFolder()
+        for (script, words, ratio) in [
+            ("pushes", ["--pairs", "5"], "  ratio "), ("sockets", ["--count", "40"], "KiB each"),
+        ] {
+            let bench = try HeartlineProcess(
+                ["--heartline", Executable.url.path, "--json", "\(folder.path)/\(script).json"]
+                    + words, executable: "\(Self.root)/Benchmarks/\(script).py")
+            try #require(await bench.waitForEnd() == 0, "\(script): \(bench.errors())")
+            #expect(bench.output().contains(ratio), "\(bench.output())")
+        }
+        // The page takes them in.
+        _ = try folder.write(
+            """
+            {"version":"0","started":"now","machine":{"processor":"p","cores":1,"memory_mib":1,\
+            "kernel":"k","load":0},"devices":1,"sections":[]}
+            """, to: "heartline.json")
+        let page = try HeartlineProcess(
+            [folder.path, "--page", "\(folder.path)/page.md", "--json", "\(folder.path)/page.json"],
+            executable: "\(Self.root)/scripts/performance")
+        try #require(await page.waitForEnd() == 0, "\(page.errors())")
+        let text = try FileSystem.read("\(folder.path)/page.md")
+        #expect(text.contains("| second wave to both pushes, p99 |"))
+        #expect(text.contains("| memory of an idle socket, without TLS |"))
+    }
+
     private struct SoakResult: Decodable {
         struct Check: Decodable {
             var what: String

@@ -9,7 +9,7 @@ import TestSupport
 import Testing
 
 /// From a change in the registry to the row that says when the device was answered with it.
-@Suite("Configurations end to end", .serialized) struct ConfigRolloutTests {
+@Suite("Configurations end to end", .serialized, .realTime) struct ConfigRolloutTests {
     private static let root = URL(filePath: #filePath).deletingLastPathComponent()
         .deletingLastPathComponent().deletingLastPathComponent()
 

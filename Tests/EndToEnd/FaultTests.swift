@@ -6,7 +6,7 @@ import Testing
 /// What faults do to a running installation: real processes, real sockets, a real PostgreSQL.
 ///
 /// One after the other: each of them wants the machine's attention.
-@Suite("Faults", .serialized) struct FaultTests {}
+@Suite("Faults", .serialized, .realTime) struct FaultTests {}
 
 /// Processes that were started with something of `path`, besides our own.
 func processes(on path: String) -> [String] {

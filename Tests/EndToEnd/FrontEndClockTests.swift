@@ -92,7 +92,7 @@ final class SkewedFrontEnd: Sendable {
     }
 }
 
-@Suite("Front-ends' clocks") struct FrontEndClockTests {
+@Suite("Front-ends' clocks", .realTime) struct FrontEndClockTests {
     @Test(
         "A front-end's fast clock makes nobody offline, and hides nobody who is",
         .timeLimit(.minutes(10)), arguments: [8_000, 3_600_000])

@@ -6,7 +6,7 @@ import Testing
 
 /// `heartline topics`, and what the roles say of a cluster that refuses them, against a broker with an
 /// admin interface, users and TLS.
-@Suite("Administration of Kafka") struct KafkaAdministrationTests {
+@Suite("Administration of Kafka", .realTime) struct KafkaAdministrationTests {
     private struct Site {
         let folder: TemporaryFolder
         let database: TestDatabase

@@ -8,7 +8,7 @@ import TestSupport
 import Testing
 
 /// The roles of a large installation on a mock cluster: the executable, as an operator starts it.
-@Suite("On Kafka") struct KafkaRolesTests {
+@Suite("On Kafka", .realTime) struct KafkaRolesTests {
     private struct Installation {
         let folder: TemporaryFolder
         let database: TestDatabase

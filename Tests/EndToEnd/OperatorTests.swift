@@ -5,7 +5,7 @@ import System
 import TestSupport
 import Testing
 
-@Suite("Operators' commands, on a running instance", .serialized) struct OperatorTests {
+@Suite("Operators' commands, on a running instance", .serialized, .realTime) struct OperatorTests {
     private func connect(_ url: String) throws -> RawClient {
         let place = try #require(URL(string: url))
         return try RawClient(

@@ -5,7 +5,7 @@ import TestSupport
 import Testing
 
 /// Phones that share no code with us: Tests/Contract/phones.py, written from the clients' documents.
-@Suite("heartline up: two phones, written from the documents alone, in Python")
+@Suite("heartline up: two phones, written from the documents alone, in Python", .realTime)
 struct PhonesTests {
     private static let root = URL(filePath: #filePath).deletingLastPathComponent()
         .deletingLastPathComponent().deletingLastPathComponent().path(percentEncoded: false)

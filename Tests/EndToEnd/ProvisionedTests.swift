@@ -8,7 +8,7 @@ import System
 import TestSupport
 import Testing
 
-@Suite("heartline up: an agent that provisions itself") struct ProvisionedTests {
+@Suite("heartline up: an agent that provisions itself", .realTime) struct ProvisionedTests {
     @Test("From a token to a judged device; and no secret of it is written anywhere")
     func provisioned() async throws {
         let running = try await RunningHeartline()

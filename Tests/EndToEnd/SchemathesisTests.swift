@@ -6,7 +6,7 @@ import TestSupport
 import Testing
 
 /// docs/openapi.yaml against the running server, by requests that Schemathesis makes from it.
-@Suite("heartline up: Schemathesis")
+@Suite("heartline up: Schemathesis", .realTime)
 struct SchemathesisTests {
     private static let root = URL(filePath: #filePath).deletingLastPathComponent()
         .deletingLastPathComponent().deletingLastPathComponent().path(percentEncoded: false)

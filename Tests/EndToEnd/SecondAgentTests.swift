@@ -5,7 +5,7 @@ import System
 import Testing
 
 /// An agent that shares no code with us: Tests/Contract/agent.py, written from the agents' documents.
-@Suite("heartline up: a second agent, written from the documents alone, in Python")
+@Suite("heartline up: a second agent, written from the documents alone, in Python", .realTime)
 struct SecondAgentTests {
     private static let root = URL(filePath: #filePath).deletingLastPathComponent()
         .deletingLastPathComponent().deletingLastPathComponent().path(percentEncoded: false)

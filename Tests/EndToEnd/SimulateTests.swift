@@ -3,7 +3,7 @@ import Postgres
 import Schemas
 import Testing
 
-@Suite("heartline simulate: agents that provision themselves") struct SimulateTests {
+@Suite("heartline simulate: agents that provision themselves", .realTime) struct SimulateTests {
     private struct Report: Decodable {
         struct Traffic: Decodable {
             var answers: [String: Int]

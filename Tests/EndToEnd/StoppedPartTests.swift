@@ -8,7 +8,7 @@ import Testing
 
 /// Some of several processes are away for longer than every threshold. They wait more than they
 /// work, so they may run side by side.
-@Suite("Stopped parts") struct StoppedPartTests {
+@Suite("Stopped parts", .realTime) struct StoppedPartTests {
     /// Beacons come every 5 s, so thresholds of less are of no use.
     private static let quick =
         "offline_after: 6s, jitter: 500ms, refresh: 0s, beacons: { silence: 6s, expulsion: 6s }"

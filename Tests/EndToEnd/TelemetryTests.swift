@@ -12,7 +12,7 @@ import Testing
 import Zlib
 
 /// From a device's request to the rows that analysts read.
-@Suite("Telemetry end to end", .serialized) struct TelemetryTests {
+@Suite("Telemetry end to end", .serialized, .realTime) struct TelemetryTests {
     private static let pipeline = "telemetry-rollup"
 
     /// The pipeline as it is delivered, beside another.

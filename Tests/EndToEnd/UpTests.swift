@@ -5,7 +5,7 @@ import System
 import TestSupport
 import Testing
 
-@Suite("heartline up", .serialized) struct UpTests {
+@Suite("heartline up", .serialized, .realTime) struct UpTests {
     @Test("From an empty folder to a judged device, and an orderly end")
     func firstHeartbeats() async throws {
         let heartline = try await RunningHeartline()
@@ -174,7 +174,7 @@ import Testing
     }
 }
 
-@Suite("The roles of a larger installation") struct RolesTests {
+@Suite("The roles of a larger installation", .realTime) struct RolesTests {
     @Test("Another network than the one that was set up is refused, with both named")
     func otherNetwork() async throws {
         let folder = try TemporaryFolder()
@@ -396,7 +396,7 @@ import Testing
     }
 }
 
-@Suite("heartline demo") struct DemoTests {
+@Suite("heartline demo", .realTime) struct DemoTests {
     @Test("A fleet appears, and the demo ends by itself and leaves nothing behind")
     func demo() async throws {
         let outcome = try await Executable.run([

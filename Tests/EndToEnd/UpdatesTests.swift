@@ -5,7 +5,7 @@ import System
 import Testing
 
 /// App updates with the executable: from an operator's command to the tables of the rollout.
-@Suite("heartline up: app updates") struct UpdatesTests {
+@Suite("heartline up: app updates", .realTime) struct UpdatesTests {
     private static func start(_ folder: TemporaryFolder) async throws -> RunningHeartline {
         let pipelines = try RunningHeartline.pipelines(in: folder)
         if !FileSystem.exists("\(pipelines)/updates.yaml") {

@@ -55,8 +55,9 @@ extension FaultTests {
             var directed: Set<[Int]> = []
             for _ in 0..<Self.rounds {
                 try Self.append(&random, &directed, to: producer)
-                let process = try await installation.startPipelines()
+                // Before they run: they may be done with all by the time that they say so.
                 let start = try Self.committed(connection)
+                let process = try await installation.startPipelines()
                 let goal = start + Int64(random.below(Self.waves / 2))
                 let hasMoved = try await holds(within: 120) {
                     try Self.committed(connection) > goal || process.hasEnded

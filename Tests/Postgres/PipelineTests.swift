@@ -112,6 +112,16 @@ import Testing
         #expect(try rows() == [1, 2, 3, 4])
     }
 
+    /// Sending reads as well: an answer can be there before anybody has begun to wait for it.
+    @Test func whatIsAnsweredAlreadyIsNotWaitedFor() throws {
+        connection.submit(simple: "SELECT 1")
+        while !connection.advance() { _ = connection.waitReadable(timeout: .seconds(5)) }
+        #expect(connection.waitForAnswer(orReadable: -1, timeout: .seconds(2)))
+        #expect(try connection.takeResults().count == 1)
+        // Nothing was submitted: nothing comes.
+        #expect(!connection.waitForAnswer(orReadable: -1, timeout: .milliseconds(10)))
+    }
+
     @Test func anEmptyPipelineIsNothing() throws {
         #expect(try connection.run(PostgresPipeline()).isEmpty)
         #expect(try connection.run("").count == 1)

@@ -42,6 +42,29 @@ import Testing
         INSERT INTO heartline.registration_tokens (token_id, token_digest, created_by, expires_at)
         SELECT gen_random_uuid(), decode(lpad(n::text, 64, '0'), 'hex'), 'me', now() - n * interval '60 days'
           FROM generate_series(0, 2) n;
+        INSERT INTO heartline.accounts (account_id, provider, provider_subject)
+        SELECT ('00000000-0000-4000-8000-00000000000' || n)::uuid, 'apple', n::text FROM generate_series(1, 3) n;
+        INSERT INTO heartline.connections
+        VALUES (gen_random_uuid(), '00000000-0000-4000-8000-000000000001',
+                '00000000-0000-4000-8000-000000000002', now() - interval '200 days');
+        -- Between the connected, and between others.
+        INSERT INTO heartline.waves
+        SELECT '00000000-0000-4000-8000-000000000002', other::uuid, age::text, now() - age
+          FROM unnest(ARRAY['00000000-0000-4000-8000-000000000001', '00000000-0000-4000-8000-000000000003']) other,
+               unnest(ARRAY['100 days', '1 day']::interval[]) age;
+        INSERT INTO heartline.pushes
+        SELECT '00000000-0000-4000-8000-000000000001', gen_random_uuid(),
+               '00000000-0000-4000-8000-000000000002', 'mutual', '{}', now() - age
+          FROM unnest(ARRAY['100 days', '40 days', '1 day']::interval[]) age;
+        INSERT INTO heartline.messages
+        SELECT gen_random_uuid(), c.connection_id, c.first_account, '{}', now() - age
+          FROM heartline.connections c, unnest(ARRAY['100 days', '40 days']::interval[]) age;
+        INSERT INTO heartline.encounters
+        SELECT gen_random_uuid(), 'a', 'b', 1, 'uwb', NULL, now() - age
+          FROM unnest(ARRAY['100 days', '40 days']::interval[]) age;
+        INSERT INTO heartline.agent_logs (device_id, partition, received_at, ts, level, tag, message)
+        SELECT gen_random_uuid(), 0, now() - age, now(), 'info', '', ''
+          FROM unnest(ARRAY['100 days', '400 days', '1 day']::interval[]) age;
         INSERT INTO heartline.audit_log (at, actor, action, entity, details, answer)
         VALUES (now() - interval '100 days', 'me', 'x', '', '{}', '{}');
         """
@@ -49,7 +72,7 @@ import Testing
     private static let counted = [
         "device_state_ended", "fleet_minutes_by_partition", "alerts", "alert_dispatch",
         "alert_deliveries", "config_delivery", "config_versions", "registration_tokens",
-        "audit_log",
+        "waves", "pushes", "messages", "encounters", "agent_logs", "audit_log",
     ]
 
     private func counts(_ connection: PostgresConnection) throws -> [Int64] {
@@ -68,11 +91,12 @@ import Testing
         #expect(try counts(connection) == before)
         let removed = try pruning.run(connection, isDry: false)
         // The partitions of 11 days, with two rows, and a row that lay in none.
-        #expect(removed.first { $0.what.hasPrefix("days") }?.count == 11)
+        #expect(removed.first { $0.what == "days of device_state_ended" }?.count == 11)
+        #expect(removed.first { $0.what == "days of agent_logs" }?.count == 11)
         #expect(
             try counts(connection)
                 // Alerts: open, lately resolved, not delivered yet, and the last about the fleet.
-                == [2, 1, 4, 4, 4, 1, 1, 2, 1])
+                == [2, 1, 4, 4, 4, 1, 1, 2, 3, 2, 1, 1, 1, 1])
         // A dry run does not see what follows from the removal of alerts.
         for item in announced where !item.what.contains("of alerts") {
             #expect(removed.contains(item))
@@ -80,6 +104,9 @@ import Testing
         #expect(try pruning.run(connection, isDry: false).allSatisfy { $0.count == 0 })
         _ = try Pruning(olderThanDays: 90, includesAudit: true).run(connection, isDry: false)
         #expect(try counts(connection).last == 0)
+        // Whatever is asked: who was away for 30 days is told.
+        _ = try Pruning(olderThanDays: 1).run(connection, isDry: false)
+        #expect(try connection.execute("SELECT count(*) FROM heartline.pushes").only().int8(0) == 1)
     }
 
     @Test func uptimeIsTheHealthyShareOfWhatIsKnown() throws {

@@ -56,7 +56,9 @@ extension PostgresConnection {
     /// - Returns: whether that happened before `timeout` passed.
     @discardableResult
     public func waitForAnswer(orReadable other: Int32, timeout: Duration) -> Bool {
-        waitForSocket(
+        // What was submitted may be answered before anybody waits; nothing more comes then.
+        if hasOutstandingWork, answered == expected.count { return true }
+        return waitForSocket(
             socketDescriptor, orWritable: wantsWrite, orReadable: other, timeout: timeout)
     }
 }

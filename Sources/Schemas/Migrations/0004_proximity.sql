@@ -1,8 +1,12 @@
 -- Proximity: accounts, sessions, presence, waves, connections, encounters, messages and pushes.
 -- Applied once, under an advisory lock, in one transaction; never edited after a release.
 --
--- Whatever names an account refers to its row, so that erasing the account erases it all in one
--- statement; and what comes later for an account that has no row is not written.
+-- Whatever names an account goes with its row, so that erasing the account erases it all in one
+-- statement; and what comes later for an account that has no row is not written. Most refer to the row by a
+-- foreign key. Those that mutual-waves writes by the thousand do not: a key would look each row's accounts up once
+-- more, which takes as long as writing it. The pipeline's statements lock the accounts' rows in any case
+-- (FOR KEY SHARE), so that an erasure waits for them and then finds, by the trigger at the end of this file, all
+-- that they have written.
 
 CREATE TABLE heartline.accounts (
     account_id uuid PRIMARY KEY,
@@ -88,14 +92,13 @@ COMMENT ON COLUMN heartline.blocks.blocked_at IS 'When.';
 -- Written by the pipeline mutual-waves.
 
 CREATE TABLE heartline.waves (
-    from_account uuid NOT NULL REFERENCES heartline.accounts ON DELETE CASCADE,
-    to_account uuid NOT NULL REFERENCES heartline.accounts ON DELETE CASCADE,
+    from_account uuid NOT NULL,
+    to_account uuid NOT NULL,
     token text NOT NULL,
     waved_at timestamptz NOT NULL,
-    PRIMARY KEY (from_account, to_account, token)
+    PRIMARY KEY (from_account, token, to_account)
 );
 CREATE INDEX waves_by_receiver ON heartline.waves (to_account);
-CREATE INDEX waves_by_token ON heartline.waves (from_account, token);
 COMMENT ON TABLE heartline.waves IS 'Who waved at whom, by the token that they saw. It says of an old token whose it was, for those alone who waved at it.';
 COMMENT ON COLUMN heartline.waves.from_account IS 'Who waved.';
 COMMENT ON COLUMN heartline.waves.to_account IS 'Whose token it was when the wave came in.';
@@ -104,8 +107,8 @@ COMMENT ON COLUMN heartline.waves.waved_at IS 'Receipt of the last wave at this 
 
 CREATE TABLE heartline.connections (
     connection_id uuid PRIMARY KEY,
-    first_account uuid NOT NULL REFERENCES heartline.accounts ON DELETE CASCADE,
-    second_account uuid NOT NULL REFERENCES heartline.accounts ON DELETE CASCADE,
+    first_account uuid NOT NULL,
+    second_account uuid NOT NULL,
     connected_at timestamptz NOT NULL,
     UNIQUE (first_account, second_account),
     CHECK (first_account < second_account)
@@ -178,9 +181,9 @@ COMMENT ON COLUMN heartline.messages.received_at IS 'Receipt.';
 -- What people are told; written by mutual-waves and messages, read by the front-ends' sockets.
 
 CREATE TABLE heartline.pushes (
-    account_id uuid NOT NULL REFERENCES heartline.accounts ON DELETE CASCADE,
+    account_id uuid NOT NULL,
     push_id uuid NOT NULL,
-    peer uuid NOT NULL REFERENCES heartline.accounts ON DELETE CASCADE,
+    peer uuid NOT NULL,
     kind text NOT NULL CHECK (kind IN ('mutual', 'message')),
     body text NOT NULL,
     created_at timestamptz NOT NULL,
@@ -188,7 +191,7 @@ CREATE TABLE heartline.pushes (
     PRIMARY KEY (account_id, push_id)
 );
 CREATE INDEX pushes_by_peer ON heartline.pushes (peer);
-CREATE INDEX pushes_by_age ON heartline.pushes (created_at);
+CREATE INDEX pushes_by_age ON heartline.pushes USING brin (created_at);
 CREATE INDEX pushes_open ON heartline.pushes (account_id, created_at, push_id)
     WHERE delivered_at IS NULL;
 CREATE INDEX pushes_delivered ON heartline.pushes (account_id, delivered_at, push_id)
@@ -201,3 +204,17 @@ COMMENT ON COLUMN heartline.pushes.kind IS 'mutual or message.';
 COMMENT ON COLUMN heartline.pushes.body IS 'What is sent: one JSON object.';
 COMMENT ON COLUMN heartline.pushes.created_at IS 'Receipt of what caused it.';
 COMMENT ON COLUMN heartline.pushes.delivered_at IS 'When a socket of the account first said that it has it; null: not yet.';
+
+CREATE FUNCTION heartline.account_erased() RETURNS trigger LANGUAGE plpgsql AS $$
+BEGIN
+    DELETE FROM heartline.waves WHERE from_account = OLD.account_id;
+    DELETE FROM heartline.waves WHERE to_account = OLD.account_id;
+    DELETE FROM heartline.pushes WHERE account_id = OLD.account_id;
+    DELETE FROM heartline.pushes WHERE peer = OLD.account_id;
+    DELETE FROM heartline.connections WHERE first_account = OLD.account_id;
+    DELETE FROM heartline.connections WHERE second_account = OLD.account_id;
+    RETURN NULL;
+END $$;
+COMMENT ON FUNCTION heartline.account_erased() IS 'Removes what names an erased account without a foreign key.';
+CREATE TRIGGER account_erased AFTER DELETE ON heartline.accounts
+    FOR EACH ROW EXECUTE FUNCTION heartline.account_erased();

@@ -1,0 +1,99 @@
+#!/usr/bin/env python3
+"""From the second wave's request to both pushes received, beside a WebSocket echo of the same server.
+
+    Benchmarks/pushes.py [--heartline .build/release/heartline] [--pairs 500]
+    Benchmarks/pushes.py --data D          measure the `heartline up` whose folder is D
+
+One pair after the other: one of the two has waved; the clock starts when the other one's wave is sent
+and stops when both sockets have their `mutual`. The echo is `ping` and its `{"type":"pong"}`. Times are wall
+time on both sides of loopback, this script's own included.
+"""
+
+import argparse
+import json
+import os
+import pathlib
+import statistics
+import sys
+import time
+
+from people import Client, Failure, Installation, Socket
+
+ROOT = pathlib.Path(__file__).resolve().parent.parent
+
+
+def percentile(times, share):
+    ordered = sorted(times)
+    return ordered[min(len(ordered) - 1, int(len(ordered) * share))]
+
+
+def milliseconds(times):
+    return f"p50 {percentile(times, 0.5) * 1e3:.2f} ms, p99 {percentile(times, 0.99) * 1e3:.2f} ms"
+
+
+def measure(installation, pairs, beside):
+    installation.add_people(pairs * 2 + beside)
+    client = Client(installation.address)
+    sockets = []
+    try:
+        for index in range(pairs * 2 + beside):
+            sockets.append(Socket(installation.address, index))
+            sockets[-1].join()
+        for index in range(pairs * 2):
+            client.post("/v1/token", {"token": f"bench-{index}", "tier": 1}, index)
+        echoes, matches = [], []
+        for pair in range(pairs):
+            first, second = pair * 2, pair * 2 + 1
+            client.post("/v1/wave", {"token": f"bench-{second}"}, first)
+            began = time.perf_counter()
+            sockets[first].send(1, b"ping")
+            while sockets[first].text()["type"] != "pong":
+                pass
+            echoes.append(time.perf_counter() - began)
+            began = time.perf_counter()
+            client.post("/v1/wave", {"token": f"bench-{first}"}, second)
+            for index in (first, second):
+                while sockets[index].text()["type"] != "mutual":
+                    pass
+            matches.append(time.perf_counter() - began)
+        return echoes, matches
+    finally:
+        for stream in sockets:
+            stream.close()
+        installation.remove_people()
+
+
+def main():
+    parser = argparse.ArgumentParser(description="From the second wave to both pushes, beside an echo.")
+    parser.add_argument("--heartline", default=str(ROOT / ".build/release/heartline"))
+    parser.add_argument("--data", help="the folder of a heartline up that runs already")
+    parser.add_argument("--pairs", type=int, default=500)
+    parser.add_argument("--beside", type=int, default=0, help="idle sockets that are open meanwhile")
+    parser.add_argument("--json", metavar="FILE", help="write the figures there")
+    options = parser.parse_args()
+    installation = None
+    try:
+        installation = Installation(options.heartline, options.data)
+        echoes, matches = measure(installation, options.pairs, options.beside)
+    except Failure as failure:
+        print(f"pushes: {failure}", file=sys.stderr)
+        return 1
+    finally:
+        if installation is not None:
+            installation.close()
+    print(f"Second wave's request to both pushes ({options.pairs} pairs, one after the other,"
+          f" load {os.getloadavg()[0]:.1f})")
+    print(f"  both pushes      {milliseconds(matches)}")
+    print(f"  WebSocket echo   {milliseconds(echoes)}")
+    print(f"  ratio {statistics.median(matches) / statistics.median(echoes):.1f}")
+    if options.json:
+        figures = {
+            name: {"p50": percentile(times, 0.5), "p99": percentile(times, 0.99)}
+            for name, times in (("pushes", matches), ("echo", echoes))
+        }
+        pathlib.Path(options.json).write_text(json.dumps(figures, indent=1) + "\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
