@@ -11,7 +11,8 @@ enum Bench {
             changes, restart, waves, telemetry, provision, rollout, coldstart, return, updates, kafka.
             Those with agents run them as a process of their own. Without --brokers kafka is measured
             on librdkafka's mock cluster, in a process of its own. Times are CPU time of this process where nothing else is said
-            (PostgreSQL is another process). The machine should be idle.
+            (PostgreSQL is another process). The machine should be idle. --json keeps the figures beside
+            their yardsticks; make bench makes docs/performance.md of them.
             """,
         operands: Operands(
             placeholder: "[NAME…]", count: 0...16, help: "measurements to make"),
@@ -31,6 +32,8 @@ enum Bench {
             .integer(
                 "kafka-devices", 1_000...10_000_000, default: 100_000,
                 "devices of the runs on Kafka"),
+            .flag("quick", "the smallest sizes: to see that every measurement works"),
+            .path("json", "FILE", "write the figures there"),
         ] + LogAccess.options
     ) { arguments in
         if arguments.operands == [feeder] {
@@ -46,40 +49,91 @@ enum Bench {
             "processor", "worker", "changes", "restart", "waves", "telemetry", "provision",
             "rollout", "coldstart", "return", "updates", "kafka",
         ]
-        let agents = arguments.integer("agents")
         let names = arguments.operands.isEmpty ? all : arguments.operands
-        let devices = arguments.integer("devices")
         for name in names where !all.contains(name) {
             throw UsageError("unknown measurement \"\(name)\"")
         }
-        if names.contains("processor") { processor(devices) }
-        if names.contains("worker") || names.contains("changes") || names.contains("restart") {
-            for count in [devices / 100, devices / 10] where count >= 1_000 {
-                if names.contains("worker") { try worker(count, ["worker"]) }
+        let sizes = Sizes(arguments)
+        var journal = BenchJournal(
+            version: Version.current, started: MachineFacts.now(), machine: MachineFacts.read(),
+            devices: sizes.devices, sections: [])
+        // Some are made in one go, on one database.
+        let ofWorkers = ["worker", "changes", "restart"]
+        for name in all where names.contains(name) {
+            if ofWorkers.contains(name), name != ofWorkers.first(where: { names.contains($0) }) {
+                continue
             }
-            try worker(devices, names)
+            try section(name, into: &journal) {
+                try measure(name, names.filter { ofWorkers.contains($0) }, sizes, arguments)
+            }
         }
-        if names.contains("waves") {
-            let edges = arguments.integer("edges")
-            try BenchWaves.run(accounts: edges / 10, edges: edges, waves: edges / 50)
+        if let path = arguments.optionalText("json") {
+            let encoder = JSONEncoder()
+            encoder.outputFormatting = [.sortedKeys, .prettyPrinted, .withoutEscapingSlashes]
+            let text = String(decoding: try encoder.encode(journal), as: UTF8.self)
+            try FileSystem.write(text + "\n", to: path, mode: 0o644)
         }
-        if names.contains("telemetry") { try telemetry() }
-        if names.contains("provision") { try provision(max(100, agents / 5)) }
-        if names.contains("rollout") { try rollout(agents) }
-        if names.contains("coldstart") {
-            try coldstart(agents, heartbeatsPerSecond: arguments.integer("heartbeats"))
-        }
-        if names.contains("return") { try comeBack(agents) }
-        if names.contains("updates") { try updates(arguments.integer("streams")) }
-        if names.contains("kafka") { try BenchKafka.run(arguments) }
         return .done
+    }
+
+    /// How large the measurements are.
+    private struct Sizes {
+        var devices: Int
+        var edges: Int
+        var agents: Int
+        var heartbeats: Int
+        var streams: Int
+        var kafkaDevices: Int
+        /// What telemetry's numbers of requests are divided by.
+        var telemetryShare = 1
+
+        /// `--quick` counts for what is not given.
+        init(_ arguments: Arguments) {
+            let isQuick = arguments.flag("quick")
+            func size(_ name: String, quick: Int) -> Int {
+                isQuick && !arguments.given.contains(name) ? quick : arguments.integer(name)
+            }
+            devices = size("devices", quick: 1_000)
+            edges = size("edges", quick: 10_000)
+            agents = size("agents", quick: 100)
+            heartbeats = size("heartbeats", quick: 200)
+            streams = size("streams", quick: 4)
+            kafkaDevices = size("kafka-devices", quick: 1_000)
+            if isQuick { telemetryShare = 60 }
+        }
+    }
+
+    private static func measure(
+        _ name: String, _ ofWorkers: [String], _ sizes: Sizes, _ arguments: Arguments
+    ) throws {
+        switch name {
+        case "processor": processor(sizes.devices)
+        case "worker", "changes", "restart":
+            for count in [sizes.devices / 100, sizes.devices / 10]
+            where count >= 1_000 && name == "worker" {
+                try worker(count, ["worker"])
+            }
+            try worker(sizes.devices, ofWorkers)
+        case "waves":
+            try BenchWaves.run(
+                accounts: sizes.edges / 10, edges: sizes.edges, waves: sizes.edges / 50)
+        case "telemetry": try telemetry(oneOf: sizes.telemetryShare)
+        case "provision": try provision(max(100, sizes.agents / 5))
+        case "rollout": try rollout(sizes.agents)
+        case "coldstart": try coldstart(sizes.agents, heartbeatsPerSecond: sizes.heartbeats)
+        case "return": try comeBack(sizes.agents)
+        case "updates": try updates(sizes.streams)
+        default:
+            try BenchKafka.run(
+                arguments, devices: sizes.kafkaDevices, isQuick: arguments.flag("quick"))
+        }
     }
 
     /// Not for people: the process that `BenchCluster` starts.
     static let feeder = "feeder"
 
     private static func worker(_ devices: Int, _ names: [String]) throws {
-        print("One worker, embedded log to committed rows: \(devices) devices")
+        say("One worker, embedded log to committed rows: \(devices) devices")
         let before = anonymousBytes()
         let bench = try BenchWorker(devices: devices, close: { $0.close() }) {
             try EmbeddedLog(directory: "\($0)/log")
@@ -88,21 +142,31 @@ enum Bench {
         try bench.feed.append(changing: 0)
         var memory = 0
         let first = try bench.catchUp { memory = $0 - before }
-        print(
+        say(
             "  first heartbeats, a row each: \(rounded(Double(first.rows) / first.wall)) rows a second"
         )
-        print("  memory: \(memory / devices) bytes a device, everything counted")
+        say("  memory: \(memory / devices) bytes a device, everything counted")
+        note(
+            "memory a device, \(devices) devices", Double(memory) / Double(devices), "bytes",
+            beside: ("what its state needs", 64))
         if names.contains("worker") {
             for _ in 0..<4 { try bench.feed.append(changing: 10) }
             let drained = try bench.drain()
             let spent = try bench.catchUp()
-            print(
+            say(
                 "  1 % of records changing a state: \(rounded(spent.perCPUSecond)) heartbeats a"
                     + " CPU-second, \(rounded(Double(spent.records) / spent.wall)) a second;"
                     + " \(rounded(Double(spent.rows))) rows")
-            print(
+            say(
                 "  raw drain of the same log: \(rounded(drained)) records a CPU-second;"
                     + " ratio \(ratio(spent.perCPUSecond / drained))")
+            note(
+                "heartbeats through one worker, \(devices) devices, 1 % changing a state",
+                spent.perCPUSecond, "a CPU-second",
+                beside: ("raw drain of the same log", drained))
+            note(
+                "the same by the clock, \(devices) devices",
+                Double(spent.records) / spent.wall, "a second")
         }
         if names.contains("changes") {
             // In every other round they say so: one round before that, to be even.
@@ -114,16 +178,22 @@ enum Bench {
             let spent = try bench.catchUp()
             let rate = Double(spent.rows) / spent.wall
             let best = try bench.bestUpsert()
-            print(
+            say(
                 "  every record changing a state: \(rounded(rate)) rows a second; best batch upsert of"
                     + " the same rows \(rounded(best)); ratio \(ratio(rate / best))")
+            note(
+                "rows when every record changes a state, \(devices) devices", rate, "a second",
+                beside: ("best batch upsert of the same rows", best))
         }
         if names.contains("restart") {
             let copies = try (0..<3).map { _ in try bench.copyOut() }.sorted()
             let restarts = try (0..<3).map { _ in try bench.restart() }.sorted()
-            print(
+            say(
                 "  restart to first commit: \(ratio(restarts[1])) s; COPY of the device table"
                     + " \(ratio(copies[1])) s; ratio \(ratio(restarts[1] / copies[1]))")
+            note(
+                "restart to first commit, \(devices) devices", restarts[1], "s",
+                beside: ("COPY of the device table", copies[1]))
         }
     }
 
@@ -133,10 +203,17 @@ enum Bench {
     }
 
     private static func processor(_ devices: Int) {
-        print("Tunnel health in memory: decode, apply, drain; one core")
+        say("Tunnel health in memory: decode, apply, drain; one core")
+        var smallest: (devices: Int, nanoseconds: Double)?
         for count in [devices / 100, devices / 10, devices] where count >= 1_000 {
             let result = BenchProcessor.measure(devices: count, rounds: 4, changing: 10)
-            print(
+            let line = smallest ?? (count, result.nanosecondsPerRecord)
+            smallest = line
+            note(
+                "tunnel health in memory, \(count) devices", result.nanosecondsPerRecord,
+                "ns a record",
+                beside: ("a straight line from \(line.devices) devices", line.nanoseconds))
+            say(
                 "  \(count) devices: \(rounded(result.nanosecondsPerRecord)) ns a record,"
                     + " \(rounded(result.bytesPerDevice)) bytes a device")
         }
@@ -145,11 +222,5 @@ enum Bench {
     static func rounded(_ value: Double) -> String { String(Int(value.rounded())) }
 
     /// Memory of this process that is in RAM and belongs to no file: the log's map is not counted.
-    static func anonymousBytes() -> Int {
-        guard let text = try? String(contentsOfFile: "/proc/self/status", encoding: .utf8),
-            let line = text.split(separator: "\n").first(where: { $0.hasPrefix("RssAnon:") }),
-            let number = line.split(separator: " ").dropFirst().first.flatMap({ Int($0) })
-        else { return 0 }
-        return number * 1_024
-    }
+    static func anonymousBytes() -> Int { MachineFacts.anonymousBytes(of: "self") }
 }

@@ -6,7 +6,7 @@ import System
 extension Bench {
     /// A front-end that starts with nothing in memory while a whole fleet beats.
     static func coldstart(_ agents: Int, heartbeatsPerSecond wanted: Int) throws {
-        print(
+        say(
             "Restart of a front-end under load: \(agents) devices, \(wanted) heartbeats a second wanted"
         )
         let bench = try BenchAgents()
@@ -26,9 +26,12 @@ extension Bench {
             grown: (anonymousBytes() - before) / agents
         )
         let usual = meter.rate(over: 3)
-        print(
+        say(
             "  cache: \(size.answers) bytes a device, of 1024 allowed; the process grew by"
                 + " \(size.grown) bytes a device; yardstick: an answer is about 600 bytes")
+        note(
+            "memory of the configuration cache, a device", Double(size.answers), "bytes",
+            beside: ("what it may take", 1_024))
         bench.stopFrontEnd()
         let start = SystemClock.monotonicMilliseconds()
         try bench.startFrontEnd()
@@ -38,21 +41,27 @@ extension Bench {
         let inFlight = bench.frontEnd?.serverCounters.bytesInFlight ?? 0
         let counters = bench.frontEnd?.counters
         let report = try fleet.stop()
-        print(
+        say(
             "  \(rounded(usual)) heartbeats a second before; listening again after \(listening) ms,"
                 + " the same rate with every device in memory after"
                 + " \(steady.map { "\($0) ms" } ?? "more than 60 s"); \(rounded(after)) a second then"
         )
-        print(
+        note(
+            "cold start of a front-end, \(agents) devices, until the usual rate",
+            Double(steady ?? 60_000) / 1_000, "s")
+        note(
+            "worst answer of it", Double(report.heartbeats.latency.max_microseconds) / 1_000, "ms",
+            beside: ("p99", Double(report.heartbeats.latency.p99_microseconds) / 1_000))
+        say(
             "  worst answer of the run, which holds two cold starts:"
                 + " \(milliseconds(report.heartbeats.latency.max_microseconds)) ms; yardstick: p50"
                 + " \(milliseconds(report.heartbeats.latency.p50_microseconds)) ms, p99"
                 + " \(milliseconds(report.heartbeats.latency.p99_microseconds)) ms")
-        print(
+        say(
             "  queues at the end: \(inFlight) bytes in flight at the front-end, \(report.waiting)"
                 + " requests at the agents, which were behind by"
                 + " \(milliseconds(report.delay.max_microseconds)) ms at most")
-        print(
+        say(
             "  of the new front-end: \(counters?.misses ?? 0) misses, \(counters?.failed ?? 0)"
                 + " answers 500, \(counters?.unavailable ?? 0) answers 503, \(counters?.shed ?? 0)"
                 + " events shed; requests that found nobody: "

@@ -6,7 +6,7 @@ import System
 extension Bench {
     /// Provisionings a second, from the first to the last of a fleet whose agents all come at once.
     static func provision(_ agents: Int) throws {
-        print("Provisioning: \(agents) agents at once, a token each")
+        say("Provisioning: \(agents) agents at once, a token each")
         let pair = try x25519Microseconds()
         let bench = try BenchAgents()
         defer { bench.remove() }
@@ -47,18 +47,18 @@ extension Bench {
             )
         }
         let latency = report.provisioning.latency
-        print(
+        say(
             "  \(rounded(count / seconds)) a second; in the agents' eyes p50"
                 + " \(milliseconds(latency.p50_microseconds)) ms, p99"
                 + " \(milliseconds(latency.p99_microseconds)) ms")
         let cores = Double(ProcessInfo.processInfo.activeProcessorCount)
-        print(
+        say(
             "  CPU time of one: front-end \(rounded(spent.front / count * 1e6)) µs, of which the"
                 + " X25519 key pair \(rounded(pair)) µs; PostgreSQL"
                 + " \(rounded(spent.database / count * 1e6)) µs")
         let used = (spent.front + spent.database + spent.agents) / seconds
         let most = spent.database > spent.front ? "PostgreSQL" : "the front-end"
-        print(
+        say(
             "  cores in use, of \(rounded(cores)): front-end \(ratio(spent.front / seconds)),"
                 + " PostgreSQL \(ratio(spent.database / seconds)), the agents themselves"
                 + " \(ratio(spent.agents / seconds)); limited by "
@@ -66,9 +66,12 @@ extension Bench {
                     ? "these cores, most of all by \(most)"
                     : "waiting: for syncs, locks or other work")
         )
-        print(
+        say(
             "  yardstick: key pairs alone, one core: \(rounded(1e6 / pair)) a second; ratio"
                 + " \(ratio(count / seconds * pair / 1e6))")
+        note(
+            "provisionings, \(agents) agents at once", count / seconds, "a second",
+            beside: ("X25519 key pairs on one core", 1e6 / pair))
     }
 
     /// CPU time of making one key pair.

@@ -5,7 +5,7 @@ import System
 extension Bench {
     /// A whole fleet that had vanished, because its network broke, and is back within a second.
     static func comeBack(_ agents: Int) throws {
-        print("A fleet that returns at once: \(agents) devices, a heartbeat each within a second")
+        say("A fleet that returns at once: \(agents) devices, a heartbeat each within a second")
         let bench = try BenchAgents()
         defer { bench.remove() }
         try bench.addDevices(agents)
@@ -36,16 +36,19 @@ extension Bench {
         let counters = bench.frontEnd?.counters
         let report = try returned.stop()
         let refused = report.heartbeats.answers.filter { $0.key != "200" }.values.reduce(0, +)
-        print(
+        say(
             "  as many heartbeats answered as there are devices in \(spent) ms, \(refused) answers"
                 + " other than 200, \(counters?.shed ?? 0) events shed, requests that found nobody:"
                 + " \(report.unanswered.values.reduce(0, +))")
-        print(
+        note(
+            "a fleet of \(agents) returns at once: all answered after", Double(spent) / 1_000, "s",
+            beside: ("the second in which they came", 1))
+        say(
             "  p50 \(milliseconds(report.heartbeats.latency.p50_microseconds)) ms, p99"
                 + " \(milliseconds(report.heartbeats.latency.p99_microseconds)) ms, worst"
                 + " \(milliseconds(report.heartbeats.latency.max_microseconds)) ms; the agents were"
                 + " behind by \(milliseconds(report.delay.p99_microseconds)) ms at p99")
-        print(
+        say(
             "  memory of the front-end grew by \((peak - before) / 1_048_576) MiB meanwhile;"
                 + " yardstick: an event in a queue is about 250 bytes,"
                 + " \(agents * 250 / 1_048_576) MiB for one of each device")

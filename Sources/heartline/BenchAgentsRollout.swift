@@ -12,18 +12,25 @@ import System
 extension Bench {
     /// From the end of `forward add` to the new hash in the device's next answer, while a fleet beats.
     static func rollout(_ agents: Int) throws {
-        print("Rollout of a forward: \(agents) devices that beat every 30 s")
+        say("Rollout of a forward: \(agents) devices that beat every 30 s")
         let rollout = try BenchRollout(agents: agents)
         defer { rollout.remove() }
         try rollout.untilAllAreHeard()
         let changes = min(200, agents / 2)
         let result = try rollout.change(changes)
-        print(
+        say(
             "  from forward add to the new hash in an answer, \(changes) changes:"
                 + " \(summary(result.latency)); yardstick: a heartbeat's round trip beside it"
                 + " \(summary(result.roundTrip))")
+        func p99(_ histogram: LatencyHistogram) -> Double {
+            Double(histogram.percentileMicroseconds(0.99)) / 1_000
+        }
+        note(
+            "from forward add to the new hash in an answer, p99, \(agents) devices",
+            p99(result.latency), "ms",
+            beside: ("a heartbeat's round trip", p99(result.roundTrip)))
         let fleet = try rollout.fleetsView()
-        print(
+        say(
             "  in the fleet's own next heartbeats, 30 s apart: \(summary(fleet.latency));"
                 + " \(fleet.latency.count) of \(changes) devices rebuilt their tunnels; heartbeats"
                 + " answered: \(fleet.report.heartbeats.answers)")

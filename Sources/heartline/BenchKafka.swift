@@ -11,14 +11,15 @@ enum BenchKafka {
     /// Rounds that are measured as one: every fourth writes the row of every device anew.
     private static let rounds = 8
 
-    static func run(_ arguments: Arguments) throws {
-        let devices = arguments.integer("kafka-devices")
-        print("One worker, Kafka to committed rows: \(devices) devices, 4 partitions")
+    /// - Parameter isQuick: only what needs no rebalance.
+    static func run(_ arguments: Arguments, devices: Int, isQuick: Bool) throws {
+        Bench.say("One worker, Kafka to committed rows: \(devices) devices, 4 partitions")
         let embedded = try onEmbedded(devices)
-        print(
+        Bench.say(
             "  its rate on the embedded log: \(Bench.rounded(embedded.wall)) heartbeats a second,"
                 + " \(Bench.rounded(embedded.cpu)) a CPU-second")
         try onKafka(arguments, devices) { try oneWorker($0, $1, embedded) }
+        if isQuick { return }
         // The mock has forgotten the beginning of what it got, and a restart would miss that.
         try onKafka(arguments, devices) { cluster, bench in
             for _ in 0..<2 { try cluster.append(changing: 10) }
@@ -48,14 +49,20 @@ enum BenchKafka {
         let rate = try steady(bench) { try cluster.append(changing: $0) }
         try cluster.append(changing: 10)
         let drain = try cluster.drain(records: devices)
-        print(
+        Bench.say(
             "  1 % of records changing a state: \(Bench.rounded(rate.wall)) heartbeats a second, ratio to"
                 + " the embedded log \(Bench.ratio(rate.wall / embedded.wall));"
                 + " \(Bench.rounded(rate.cpu)) a CPU-second of this process with librdkafka's threads,"
                 + " ratio \(Bench.ratio(rate.cpu / embedded.cpu))")
-        print(
+        Bench.note(
+            "heartbeats through one worker from Kafka, \(devices) devices", rate.cpu,
+            "a CPU-second", beside: ("the same from the embedded log", embedded.cpu))
+        Bench.say(
             "  raw librdkafka drain of the same topic: \(Bench.rounded(drain)) records a CPU-second;"
                 + " ratio \(Bench.ratio(rate.cpu / drain))")
+        Bench.note(
+            "the same", rate.cpu, "a CPU-second",
+            beside: ("raw librdkafka drain of the same topic", drain))
     }
 
     static func median(_ values: [Double]) -> Double { values.sorted()[values.count / 2] }
@@ -116,14 +123,18 @@ enum BenchKafka {
         let wall = spent.map { median($0.map(\.perSecond)) }
         let cpu = spent.map { median($0.map(\.perCPUSecond)) }
         let cores = ProcessInfo.processInfo.activeProcessorCount
-        print(
+        Bench.say(
             "  two workers beside one, from their start on: \(Bench.rounded(wall[1])) and"
                 + " \(Bench.rounded(wall[0])) heartbeats a second, ratio"
                 + " \(Bench.ratio(wall[1] / wall[0])); a CPU-second \(Bench.rounded(cpu[1])) and"
                 + " \(Bench.rounded(cpu[0])): with cores enough"
                 + " \(Bench.ratio(2 * cpu[1] / cpu[0])) times as much")
+        Bench.note(
+            "two workers, by their CPU time", 2 * cpu[1], "a CPU-second of each",
+            beside: ("one worker", cpu[0]))
+        Bench.note("two workers, by the clock", wall[1], "a second", beside: ("one", wall[0]))
         if cores < 6 {
-            print(
+            Bench.say(
                 "    the limit here are the \(cores) cores, which broker, database and workers share"
             )
         }
@@ -151,7 +162,7 @@ enum BenchKafka {
         _ = third.wait()
         first.send(signal: SIGTERM)
         _ = first.wait()
-        print(
+        Bench.say(
             "  longest standstill of a partition: steady \(seconds(steady)), a worker joins"
                 + " \(seconds(joined)), leaves \(seconds(left)), is killed \(seconds(killed))"
                 + " (session.timeout.ms \(seconds(cluster.sessionMilliseconds)))")

@@ -8,8 +8,10 @@ import Zlib
 
 extension Bench {
     /// Lines a CPU-second from HTTP to the log, beside heartbeats on the same front-end.
-    static func telemetry() throws {
-        print(
+    ///
+    /// - Parameter share: the numbers of requests are divided by it.
+    static func telemetry(oneOf share: Int) throws {
+        say(
             "Telemetry, HTTP to log: a CPU-second of the front-end and the log, without the sender")
         let bench = try BenchAgents()
         defer { bench.remove() }
@@ -20,23 +22,24 @@ extension Bench {
         let beat = BenchSender(
             "\(url)/api/v1/heartbeat", bodies: devices.map { BenchSender.heartbeat($0) })
         // Every device is in memory from here on.
-        _ = try beat.run(requests: 2_000)
-        let heartbeats = try beat.run(requests: 60_000)
+        _ = try beat.run(requests: 2_000 / share)
+        let heartbeats = try beat.run(requests: 60_000 / share)
         let beats = Double(heartbeats.answered) / heartbeats.cpu
-        print("  heartbeats, one a request: \(rounded(beats)) a CPU-second")
+        say("  heartbeats, one a request: \(rounded(beats)) a CPU-second")
         for (lines, requests) in [(1, 40_000), (10, 20_000), (100, 6_000), (5_000, 120)] {
             let bodies = devices.map { BenchSender.lines(lines, of: $0) }
-            try report("\(lines) a request", "\(url)/v1/telemetry", bodies, lines, requests, beats)
+            try report(
+                "\(lines) a request", "\(url)/v1/telemetry", bodies, lines, requests / share, beats)
         }
         let packed = try devices.map { device in
             let body = BenchSender.lines(100, of: device)
             return try Deflate.pack(body.span)
         }
         try report(
-            "100 a request, gzip", "\(url)/v1/telemetry", packed, 100, 6_000, beats,
+            "100 a request, gzip", "\(url)/v1/telemetry", packed, 100, 6_000 / share, beats,
             headers: [("Content-Encoding", "gzip")])
         if let counters = frontEnd.telemetry {
-            print(
+            say(
                 "  \(counters.accepted) lines accepted, \(counters.rejected) rejected,"
                     + " \(counters.unavailable) requests turned away, \(counters.lost) records lost"
             )
@@ -49,9 +52,12 @@ extension Bench {
     ) throws {
         let spent = try BenchSender(url, bodies: bodies, headers: headers).run(requests: requests)
         let rate = Double(spent.answered * lines) / spent.cpu
-        print(
+        say(
             "  lines, \(what): \(rounded(rate)) a CPU-second; ratio to heartbeats"
                 + " \(ratio(rate / heartbeats))")
+        note(
+            "telemetry lines, \(what)", rate, "a CPU-second",
+            beside: ("heartbeats on the same front-end", heartbeats))
     }
 }
 

@@ -39,7 +39,7 @@ extension Bench {
 
     /// Streams of updates side by side: memory of one, and how long its first event takes.
     static func updates(_ count: Int) throws {
-        print("App updates: \(count) streams at once")
+        say("App updates: \(count) streams at once")
         let streams = EndlessSource.StreamList()
         let source = try Server(
             configuration: ServerConfiguration(host: "127.0.0.1", port: 0, name: "source")
@@ -77,8 +77,9 @@ extension Bench {
         try input.fileHandleForWriting.close()
         let said = output.fileHandleForReading.availableData
         let memory = anonymousBytes() - before
-        print("  memory: \(memory / count) bytes a stream, everything counted")
-        print(String(decoding: said, as: UTF8.self), terminator: "")
+        say("  memory: \(memory / count) bytes a stream, everything counted")
+        note("memory of a stream of updates", Double(memory / count), "bytes")
+        say(String(decoding: said, as: UTF8.self).trimmingCharacters(in: .newlines))
         reader.terminate()
         reader.waitUntilExit()
     }

@@ -11,7 +11,7 @@ import System
 /// Measures `MutualWaves`: memory and time an edge, and one worker from the log to committed rows.
 enum BenchWaves {
     static func run(accounts: Int, edges: Int, waves: Int) throws {
-        print("Mutual waves in memory: decode, apply, drain; one core, one partition")
+        Bench.say("Mutual waves in memory: decode, apply, drain; one core, one partition")
         for count in [edges / 100, edges / 10, edges] where count >= 1_000 {
             memory(accounts: max(100, accounts * count / edges), edges: count)
         }
@@ -65,7 +65,7 @@ enum BenchWaves {
             worst = max(worst, took)
         }
         let grown = Bench.anonymousBytes() - before
-        print(
+        Bench.say(
             """
               \(accounts) accounts, \(processor.edgeCount) live edges: \
             \(Bench.ratio(Double(processor.memoryBytes) / Double(processor.edgeCount))) bytes an edge \
@@ -73,6 +73,10 @@ enum BenchWaves {
             \(Bench.rounded(Double(spent) / Double(edges))) ns a wave, the slowest 10,000 \
             \(Bench.ratio(Double(worst) / 1e6)) ms
             """)
+        Bench.note(
+            "mutual waves in memory, \(processor.edgeCount) live edges",
+            Double(processor.memoryBytes) / Double(processor.edgeCount), "bytes an edge")
+        Bench.note("the same", Double(spent) / Double(edges), "ns a wave")
     }
 }
 
@@ -240,7 +244,7 @@ private final class BenchWavesWorker {
             let matches =
                 try connection.execute("SELECT count(*) FROM heartline.connections").only().int8(0)
                 - matched
-            print(
+            Bench.say(
                 """
                 One worker, embedded log to committed rows, \(accounts) accounts: \
                 \(Bench.rounded(Double(waves) / seconds)) waves a second \
@@ -249,6 +253,9 @@ private final class BenchWavesWorker {
                 \(Bench.rounded(Double(after.events - before.events) / seconds)) doorbells a second; \
                 \(Bench.ratio(spent / seconds)) CPUs of this process)
                 """)
+            Bench.note(
+                "waves through one worker, \(1_000 / reciprocated == 1 ? "each answering one" : "one of ten answering")",
+                Double(waves) / seconds, "a second")
         }
         worker.stop()
         while !worker.isStopped {

@@ -16,12 +16,10 @@ let commands: [Command] = [
     InstallationCommands.add, InstallationCommands.list, InstallationCommands.show,
     InstallationCommands.revoke, InstallationCommands.pair, InstallationCommands.unpair,
     LinkCommands.create, LinkCommands.revoke,
-    Simulate.command, Status.command, Doctor.command, PageLink.command, Prune.command,
-    PipelineLint.command, PipelineTest.command,
-    PipelineResume.command,
+    Simulate.command, Status.command, Doctor.command, PageLink.command, Export.command,
+    Prune.command, PipelineLint.command, PipelineTest.command, PipelineResume.command,
     DeadLetterCommands.list, DeadLetterCommands.show, DeadLetterCommands.replay,
-    Replay.command,
-    Bench.command,
+    Replay.command, Bench.command, Soak.command,
     Version.command,
 ]
 
@@ -54,6 +52,10 @@ func run(_ words: [String]) -> ExitCode {
     if words.isEmpty {
         Terminal.write(Help.overview(commands), to: .errors)
         return .usage
+    }
+    if words == ["help", "--man"] {
+        Terminal.write(ManPage.text(commands))
+        return .done
     }
     if ["help", "--help", "-h"].contains(words[0]) {
         Terminal.write(Help.overview(commands))
