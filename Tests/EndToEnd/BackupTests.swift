@@ -14,7 +14,8 @@ import Testing
         let versions = ((try? FileSystem.names(in: folder)) ?? []).sorted {
             $0.compare($1, options: .numeric) == .orderedAscending
         }
-        let places = versions.reversed().map { "\(folder)/\($0)/bin/\(name)" } + ["/usr/bin/\(name)"]
+        let places =
+            versions.reversed().map { "\(folder)/\($0)/bin/\(name)" } + ["/usr/bin/\(name)"]
         return places.first { FileSystem.isExecutable($0) }
     }
 
