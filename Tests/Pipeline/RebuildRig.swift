@@ -142,9 +142,11 @@ final class RebuildRig<P: Processor> {
         for table in P.tables where table.mode != .delete && table.mode != .update {
             if let only, !only.contains(table.name) { continue }
             let columns = table.columns.filter(\.isStored).map { "\"\($0.name)\"" }
+            // Of a front-end that is lost either partition may tell first.
             let rows = try connection.execute(
                 """
                 SELECT ROW(\(columns.joined(separator: ", ")))::text FROM heartline.\(table.name)
+                \(table.name == "alerts" ? "WHERE kind <> 'front-end-lost'" : "")
                 """)
             contents[table.name] = try rows.map { try $0.text(0) }.sorted()
         }
