@@ -83,7 +83,7 @@ extension ReceiverWorker {
     private func request(_ manager: AlertmanagerSettings) throws(CurlError) -> CurlRequest {
         var headers = [
             (name: "Content-Type", value: "application/json"),
-            (name: "User-Agent", value: "heartline"), (name: "Expect", value: ""),
+            (name: "User-Agent", value: "heartline"),
         ]
         if let authorization = manager.authorization {
             headers.append((name: "Authorization", value: authorization))

@@ -79,8 +79,6 @@ extension ReceiverWorker {
             (name: "Content-Type", value: "application/json"),
             (name: "User-Agent", value: "heartline"),
             (name: "Idempotency-Key", value: delivery.key),
-            // Or libcurl waits for a 100 before larger bodies.
-            (name: "Expect", value: ""),
         ]
         if let secret = webhook.secret {
             let signature = WebhookSignature.header(

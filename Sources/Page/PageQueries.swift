@@ -1,7 +1,7 @@
 package import Postgres
 
 /// What the page asks the database. Every statement reads a bounded number of rows by an index, but for the
-/// two that count (`states` and `alertCounts`), which read an index from end to end and are asked as seldom as
+/// two that count (`states` and `alertCounts`), which read all of what they count and are asked as seldom as
 /// they are slow.
 package enum PageQueries {
     /// For each session: nothing of the page takes more than one core, or writes. Statements are planned for

@@ -58,7 +58,7 @@ enum InstanceOptions {
     static let adminName = Option(
         name: "admin-name", kind: .text("NAME"), defaultValue: nil,
         help:
-            "a name by which the page may be reached, beside addresses and localhost; several times",
+            "a name the page may be reached by, beside addresses and localhost; several times",
         repeats: true)
     static let provisionLimit = Option.integer(
         "provision-limit", 0...1_000_000, default: 60,
@@ -80,8 +80,7 @@ enum InstanceOptions {
     static let frontEnd =
         [
             listen, admin, adminToken, adminName, metricsToken, loops, durability, certificate, key,
-            clientAuthority,
-            clientRequired, insecure, frontEndName, provisionLimit,
+            clientAuthority, clientRequired, insecure, frontEndName, provisionLimit,
         ] + ProximityOptions.options
     static let logging = [logLevel, logFormat]
 

@@ -12,6 +12,13 @@ import Testing
     static let devices =
         Int(ProcessInfo.processInfo.environment["HEARTLINE_PAGE_DEVICES"] ?? "") ?? 20_000
 
+    /// A large fleet takes its time to make up.
+    private static var patient: PostgresOptions {
+        var options = PostgresOptions(applicationName: "test")
+        options.responseTimeout = .seconds(7_200)
+        return options
+    }
+
     private static func fill(_ connection: PostgresConnection) throws {
         let id = "md5('device ' || i)::uuid"
         try connection.run(
@@ -87,7 +94,7 @@ import Testing
     @Test("every question is answered by an index, however large the fleet is")
     func plans() throws {
         let database = try TestDatabase.make()
-        let connection = try database.connect()
+        let connection = try database.connect(Self.patient)
         try Self.fill(connection)
         try connection.run(PageQueries.session)
         // Of a small fleet reading all is quicker; what matters is whether it need not.
@@ -119,7 +126,8 @@ import Testing
     @Test("the made-up fleet is shown as it is")
     func shown() throws {
         let rig = try PageRig()
-        try Self.fill(rig.connection)
+        let filling = try rig.database.connect(Self.patient)
+        try Self.fill(filling)
         let cookie = try rig.signIn()
         let start = SystemClock.monotonicMilliseconds()
         let text = try rig.ask("GET", "/", [cookie]).text

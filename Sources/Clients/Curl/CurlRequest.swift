@@ -79,7 +79,12 @@ internal import CCurl
                     reason: "the header `\(name.filter { !$0.isNewline })` holds a line break")
             }
         }
-        var list: UnsafeMutablePointer<curl_slist>?
+        // Without a value and a semicolon it is a removal: libcurl would wait for a 100 before larger bodies,
+        // which few servers send, and some refuse to be asked for (417).
+        var list = unsafe curl_slist_append(nil, "Expect:")
+        guard unsafe list != nil else {
+            throw CurlError(.configuring, .outOfMemory, reason: "no memory for headers")
+        }
         for (name, value) in headers {
             // A header without a value must end in `;`, or libcurl takes it for a removal.
             let line = value.isEmpty ? "\(name);" : "\(name): \(value)"
