@@ -271,7 +271,8 @@ import Testing
         #expect(
             ready.text.contains(
                 "{\"part\":\"pipeline\",\"ok\":false,\"reason\":\"restoring \\\"state\\\"\"}"))
-        #expect(ready.text.contains("{\"part\":\"device-configs\",\"ok\":true}"),
+        #expect(
+            ready.text.contains("{\"part\":\"device-configs\",\"ok\":true}"),
             "\(ready.text)")
         rig.frontEnd.readiness.set("pipeline", nil)
         let again = try rig.admin("/readyz").text

@@ -164,6 +164,7 @@ import Testing
     /// forgets the first one and some of the second.
     private func rigWithBases(_ seed: UInt64) throws -> Rig {
         let rig = try Self.rig()
+        var times: [[Int64]] = [[], []]
         for (index, part) in Self.parts(Self.records(seed, seconds: 6_000), 3).enumerated() {
             if index == 2 {
                 let topic = try rig.log.status().first { $0.topic == .heartbeats }
@@ -171,14 +172,25 @@ import Testing
             }
             try rig.append(part)
             try rig.run()
-            // It was kept by the first commit. As if hours had gone by since: the next one is kept as well.
-            let last =
-                part.flatMap { $0.prefix(100) }.map(\.timestamp.milliseconds).max() ?? 0
-            try rig.connection.run(
+            for (partition, records) in part.enumerated() {
+                times[partition] += records.map(\.timestamp.milliseconds)
+            }
+            // It was kept by the first commit, whatever that comprised. As if it had been then that the
+            // last of it came, and hours had gone by since: the next one is kept as well.
+            for row in try rig.connection.execute(
                 """
-                UPDATE heartline.base_snapshots SET kept_at = to_timestamp(\(last) / 1000.0)
-                 WHERE kept_at > to_timestamp(\(last) / 1000.0)
+                SELECT partition, next_offset FROM heartline.base_snapshots
+                 WHERE chunk = 0 AND kept_at > now() - interval '1 hour'
                 """)
+            {
+                let (partition, next) = (try row.int4(0), try row.int8(1))
+                let last = times[Int(partition)].prefix(Int(next)).max() ?? 0
+                try rig.connection.run(
+                    """
+                    UPDATE heartline.base_snapshots SET kept_at = to_timestamp(\(last) / 1000.0)
+                     WHERE partition = \(partition) AND next_offset = \(next)
+                    """)
+            }
         }
         return rig
     }
