@@ -4,8 +4,12 @@ Needs nothing but Python and psql. What a client sends is written byte by byte: 
 server, not a library.
 """
 
+import argparse
+import contextlib
 import json
 import os
+import pathlib
+import resource
 import shutil
 import signal
 import socket
@@ -14,6 +18,7 @@ import tempfile
 import time
 import urllib.parse
 
+ROOT = pathlib.Path(__file__).resolve().parent.parent
 # No exchange is made: sessions are written into the database as an exchange would.
 NO_KEYS = '{"keys":[]}'
 
@@ -196,3 +201,45 @@ class Socket:
 
     def close(self):
         self.stream.close()
+
+
+def arguments(description):
+    """The options that all measurements of this folder have."""
+    parser = argparse.ArgumentParser(description=description)
+    parser.add_argument("--heartline", default=str(ROOT / ".build/release/heartline"))
+    parser.add_argument("--data", help="the folder of a heartline up that runs already")
+    parser.add_argument("--json", metavar="FILE", help="write the figures there")
+    return parser
+
+
+@contextlib.contextmanager
+def installation(options):
+    """The installation that the options name, for as long as it is measured."""
+    served = Installation(options.heartline, options.data)
+    try:
+        yield served
+    finally:
+        served.close()
+
+
+def save(figures, options):
+    if options.json:
+        pathlib.Path(options.json).write_text(json.dumps(figures, indent=1) + "\n")
+
+
+def sockets_possible(wanted):
+    """Lets this process and those that it starts open so many sockets, or fewer where that is refused.
+
+    Returns how many.
+    """
+    files = wanted + 1_000
+    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
+    try:
+        # More than the limit of limits takes root.
+        resource.setrlimit(resource.RLIMIT_NOFILE, (max(most, files), max(most, files)))
+    except (OSError, ValueError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+    most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if files > most:
+        print(f"No more than {most} files may be open (ulimit -n): {most - 1_000} sockets.")
+    return min(wanted, most - 1_000)

@@ -9,17 +9,12 @@ and stops when both sockets have their `mutual`. The echo is `ping` and its `{"t
 time on both sides of loopback, this script's own included.
 """
 
-import argparse
-import json
 import os
-import pathlib
 import statistics
 import sys
 import time
 
-from people import Client, Failure, Installation, Socket
-
-ROOT = pathlib.Path(__file__).resolve().parent.parent
+from people import Client, Failure, Socket, arguments, installation, save, sockets_possible
 
 
 def percentile(times, share):
@@ -31,13 +26,13 @@ def milliseconds(times):
     return f"p50 {percentile(times, 0.5) * 1e3:.2f} ms, p99 {percentile(times, 0.99) * 1e3:.2f} ms"
 
 
-def measure(installation, pairs, beside):
-    installation.add_people(pairs * 2 + beside)
-    client = Client(installation.address)
+def measure(served, pairs, beside):
+    served.add_people(pairs * 2 + beside)
+    client = Client(served.address)
     sockets = []
     try:
         for index in range(pairs * 2 + beside):
-            sockets.append(Socket(installation.address, index))
+            sockets.append(Socket(served.address, index))
             sockets[-1].join()
         for index in range(pairs * 2):
             client.post("/v1/token", {"token": f"bench-{index}", "tier": 1}, index)
@@ -60,38 +55,32 @@ def measure(installation, pairs, beside):
     finally:
         for stream in sockets:
             stream.close()
-        installation.remove_people()
+        served.remove_people()
 
 
 def main():
-    parser = argparse.ArgumentParser(description="From the second wave to both pushes, beside an echo.")
-    parser.add_argument("--heartline", default=str(ROOT / ".build/release/heartline"))
-    parser.add_argument("--data", help="the folder of a heartline up that runs already")
+    parser = arguments("From the second wave to both pushes, beside an echo.")
     parser.add_argument("--pairs", type=int, default=500)
     parser.add_argument("--beside", type=int, default=0, help="idle sockets that are open meanwhile")
-    parser.add_argument("--json", metavar="FILE", help="write the figures there")
     options = parser.parse_args()
-    installation = None
+    if sockets_possible(options.pairs * 2 + options.beside) < options.pairs * 2 + options.beside:
+        parser.error("too few files may be open; see ulimit -n")
     try:
-        installation = Installation(options.heartline, options.data)
-        echoes, matches = measure(installation, options.pairs, options.beside)
+        with installation(options) as served:
+            echoes, matches = measure(served, options.pairs, options.beside)
     except Failure as failure:
         print(f"pushes: {failure}", file=sys.stderr)
         return 1
-    finally:
-        if installation is not None:
-            installation.close()
     print(f"Second wave's request to both pushes ({options.pairs} pairs, one after the other,"
           f" load {os.getloadavg()[0]:.1f})")
     print(f"  both pushes      {milliseconds(matches)}")
     print(f"  WebSocket echo   {milliseconds(echoes)}")
     print(f"  ratio {statistics.median(matches) / statistics.median(echoes):.1f}")
-    if options.json:
-        figures = {
+    save(
+        {
             name: {"p50": percentile(times, 0.5), "p99": percentile(times, 0.99)}
             for name, times in (("pushes", matches), ("echo", echoes))
-        }
-        pathlib.Path(options.json).write_text(json.dumps(figures, indent=1) + "\n")
+        }, options)
     return 0
 
 

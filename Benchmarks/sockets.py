@@ -8,17 +8,11 @@ Opens sockets of --count people, waits until they have joined, and prints by how
 process grow, as the kernel counts it (RssAnon). Both sides need a descriptor for each: ulimit -n.
 """
 
-import argparse
-import json
-import pathlib
-import resource
 import selectors
 import sys
 import time
 
-from people import Failure, Installation, Socket
-
-ROOT = pathlib.Path(__file__).resolve().parent.parent
+from people import Failure, Socket, arguments, installation, save, sockets_possible
 
 
 def answer_pings(streams, seconds):
@@ -40,9 +34,9 @@ def answer_pings(streams, seconds):
     return left
 
 
-def measure(installation, count):
+def measure(served, count):
     """Bytes a socket, how many are left open, and how many were opened a second."""
-    installation.add_people(count)
+    served.add_people(count)
     streams = []
     try:
         # What the first ones make it load and reserve is not theirs.
@@ -50,59 +44,39 @@ def measure(installation, count):
         for index in range(count):
             if index == warm:
                 answer_pings(streams, 2)
-                before = installation.anonymous_bytes()
+                before = served.anonymous_bytes()
                 began = time.monotonic()
-            streams.append(Socket(installation.address, index))
+            streams.append(Socket(served.address, index))
             if index % 100 == 99 or index == count - 1:
                 for stream in streams[-(index % 100 + 1) :]:
                     stream.join()
         opened = time.monotonic() - began
         left = answer_pings(streams, 40)
-        grown = installation.anonymous_bytes() - before
+        grown = served.anonymous_bytes() - before
         return grown / (count - warm), left, (count - warm) / opened
     finally:
         for stream in streams:
             stream.close()
-        installation.remove_people()
+        served.remove_people()
 
 
 def main():
-    parser = argparse.ArgumentParser(description="Memory that an idle socket costs a front-end.")
-    parser.add_argument("--heartline", default=str(ROOT / ".build/release/heartline"))
-    parser.add_argument("--data", help="the folder of a heartline up that runs already")
+    parser = arguments("Memory that an idle socket costs a front-end.")
     parser.add_argument("--count", type=int, default=20_000)
-    parser.add_argument("--json", metavar="FILE", help="write the figures there")
     options = parser.parse_args()
-    # Also what the child gets.
-    wanted = options.count + 1_000
-    _, most = resource.getrlimit(resource.RLIMIT_NOFILE)
-    try:
-        # More than the limit of limits takes root.
-        resource.setrlimit(resource.RLIMIT_NOFILE, (max(most, wanted), max(most, wanted)))
-    except (OSError, ValueError):
-        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
-    most, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if wanted > most:
-        options.count = most - 1_000
-        print(f"No more than {most} files may be open (ulimit -n): {options.count} sockets.")
-    if options.count < 1:
+    count = sockets_possible(options.count)
+    if count < 1:
         parser.error("too few files may be open; see ulimit -n")
-    installation = None
     try:
-        installation = Installation(options.heartline, options.data)
-        each, left, rate = measure(installation, options.count)
+        with installation(options) as served:
+            each, left, rate = measure(served, count)
     except Failure as failure:
         print(f"sockets: {failure}", file=sys.stderr)
         return 1
-    finally:
-        if installation is not None:
-            installation.close()
-    print(f"Idle sockets of people, without TLS: {left} of {options.count} open after 40 s")
+    print(f"Idle sockets of people, without TLS: {left} of {count} open after 40 s")
     print(f"  {each / 1024:.2f} KiB each (to stay below 12 KiB); {rate:.0f} opened a second")
-    if options.json:
-        figures = {"bytes": each, "open": left, "opened_per_second": rate}
-        pathlib.Path(options.json).write_text(json.dumps(figures, indent=1) + "\n")
-    return 0 if left == options.count else 1
+    save({"bytes": each, "open": left, "opened_per_second": rate}, options)
+    return 0 if left == count else 1
 
 
 if __name__ == "__main__":

@@ -37,9 +37,7 @@ struct RebuildTables {
     var schema: String { Self.schema(of: pipeline) }
     private var shadow: String { Self.quoted(schema) }
 
-    private static func quoted(_ name: String) -> String {
-        "\"\(name.replacing("\"", with: "\"\""))\""
-    }
+    private static func quoted(_ name: String) -> String { PreparedStatement.quoted(name) }
 
     private static func list(_ names: [String], of alias: String? = nil) -> String {
         names.map { name in (alias.map { "\($0)." } ?? "") + quoted(name) }.joined(separator: ", ")

@@ -165,7 +165,8 @@ public struct Worker<
         while slots.count <= Int(partition) { slots.append(-1) }
         slots[Int(partition)] = Int32(partitions.count)
         var added = WorkerPartition<P>(
-            partition: partition, settings: processorSettings, now: now)
+            partition: partition, pipeline: settings.pipeline, settings: processorSettings,
+            now: now)
         added.call = .init(kind: .claim, notBefore: now)
         added.isRevoked = isStopping
         partitions.append(added)
@@ -224,9 +225,7 @@ public struct Worker<
             let count = try consumer.poll(limit: settings.pollLimit) { place, key, value in
                 let index = slot(of: place.partition)
                 guard index >= 0, partitions[index].phase != .claiming else { return }
-                let isBeacon = partitions[index].take(
-                    place, key: key, value: value, pipeline: settings.pipeline, with: decoder)
-                if isBeacon {
+                if partitions[index].take(place, key: key, value: value, with: decoder) {
                     beacon = max(beacon ?? .min, place.timestamp.milliseconds)
                 }
             }

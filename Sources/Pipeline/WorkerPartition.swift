@@ -33,6 +33,7 @@ struct WorkerPartition<P: Processor>: Sendable {
     }
 
     let partition: Int32
+    let pipeline: String
     var phase = Phase.claiming
     var call: Call?
     var epoch: Int64 = 0
@@ -73,8 +74,11 @@ struct WorkerPartition<P: Processor>: Sendable {
         return oldest == 0 ? nil : EventTime(milliseconds: oldest)
     }
 
-    init(partition: Int32, settings: ProcessorSettings<P.Settings>, now: Int64) {
+    init(
+        partition: Int32, pipeline: String, settings: ProcessorSettings<P.Settings>, now: Int64
+    ) {
         self.partition = partition
+        self.pipeline = pipeline
         self.settings = settings
         processor = P(partition: partition, settings: settings.values)
         effects = Effects(tables: P.tables)
@@ -88,7 +92,7 @@ struct WorkerPartition<P: Processor>: Sendable {
     /// replays of dead letters that are another pipeline's, or were applied before.
     /// - Returns: whether it was a beacon.
     mutating func take(
-        _ place: RecordPlace, key: Span<UInt8>, value: borrowing RecordValue, pipeline: String,
+        _ place: RecordPlace, key: Span<UInt8>, value: borrowing RecordValue,
         with decoder: P.Decoder
     ) -> Bool {
         guard place.offset >= position, !isRevoked else { return false }
@@ -97,7 +101,7 @@ struct WorkerPartition<P: Processor>: Sendable {
         if pendingSince == 0 { pendingSince = place.timestamp.milliseconds }
         position = place.offset + 1
         var isBeacon = false
-        if !value.headers.isEmpty, !isMine(value.headers, at: place.offset, pipeline) {
+        if !value.headers.isEmpty, !isMine(value.headers, at: place.offset) {
             // Its place is taken, and nothing follows from it.
         } else if value.isTombstone {
             putAside(place, key: key, value: nil, "it has no value")
@@ -116,9 +120,7 @@ struct WorkerPartition<P: Processor>: Sendable {
     }
 
     /// `false` for a replay of a dead letter that is not to be applied.
-    private mutating func isMine(
-        _ headers: Span<UInt8>, at offset: Int64, _ pipeline: String
-    ) -> Bool {
+    private mutating func isMine(_ headers: Span<UInt8>, at offset: Int64) -> Bool {
         guard let mark = ReplayMark(headers: headers) else { return true }
         guard mark.pipeline == pipeline else { return false }
         return replays.isFirst(
@@ -191,7 +193,8 @@ struct WorkerPartition<P: Processor>: Sendable {
 
     /// Forgets everything of the partition but that it is assigned, and claims it at `time`.
     mutating func restart(at time: Int64, settings: ProcessorSettings<P.Settings>) {
-        var fresh = WorkerPartition(partition: partition, settings: settings, now: time)
+        var fresh = WorkerPartition(
+            partition: partition, pipeline: pipeline, settings: settings, now: time)
         fresh.call = Call(kind: .claim, notBefore: time)
         fresh.claimFailures = claimFailures
         fresh.isRevoked = isRevoked

@@ -27,7 +27,7 @@ final class PostgresSession {
         tables = settings.tables.enumerated().map {
             TableStatements($1, index: $0, schema: settings.schema)
         }
-        statements = SessionStatements(schema: SessionStatements.quoted(settings.schema))
+        statements = SessionStatements(schema: PreparedStatement.quoted(settings.schema))
     }
 
     func close() {

@@ -15,10 +15,6 @@ struct SessionStatements: Sendable {
     let insertSnapshot: PreparedStatement
     let keepBase: PreparedStatement
 
-    static func quoted(_ name: String) -> String {
-        "\"\(name.split(separator: "\"", omittingEmptySubsequences: false).joined(separator: "\"\""))\""
-    }
-
     /// - Parameter schema: quoted.
     init(schema: String) {
         claim = PreparedStatement(

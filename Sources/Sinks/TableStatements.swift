@@ -127,7 +127,7 @@ struct TableStatements: Sendable {
     }
 
     /// Names come from schemas of ours; quoted all the same, because some are words of SQL.
-    private static func quoted(_ name: String) -> String { SessionStatements.quoted(name) }
+    private static func quoted(_ name: String) -> String { PreparedStatement.quoted(name) }
 
     private static func type(of column: TableSchema.ColumnType) -> PostgresType {
         switch column {

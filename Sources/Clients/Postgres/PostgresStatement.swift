@@ -10,6 +10,14 @@ public struct PreparedStatement: Hashable, Sendable {
     }
 }
 
+extension PreparedStatement {
+    /// A name of a table, column or schema as SQL writes it, whatever is in it (PostgreSQL manual, 4.1.1).
+    public static func quoted(_ name: String) -> String {
+        let parts = name.split(separator: "\"", omittingEmptySubsequences: false)
+        return "\"\(parts.joined(separator: "\"\""))\""
+    }
+}
+
 /// Statements that are sent together and answered together, with one round trip.
 ///
 /// Unless they hold a `BEGIN`, they are one transaction: if one fails, those after it are not run
