@@ -1,5 +1,6 @@
 internal import Bytes
 internal import Crypto
+internal import Foundation
 internal import Synchronization
 
 /// Who is signed in: browsers that showed the operators' token or a link's code. In memory only, so the end of
@@ -111,19 +112,6 @@ struct FormFields {
     subscript(_ name: String) -> String? { values[name] }
 
     private static func decode(_ text: Substring) -> String? {
-        var bytes: [UInt8] = []
-        var rest = Array(text.utf8)[...]
-        while let byte = rest.popFirst() {
-            switch byte {
-            case 0x2B: bytes.append(0x20)
-            case 0x25:
-                let digits = ByteBuffer(rest.prefix(2))
-                guard digits.count == 2, let decoded = Hex.decode(digits.span) else { return nil }
-                bytes += decoded
-                rest = rest.dropFirst(2)
-            default: bytes.append(byte)
-            }
-        }
-        return String(validating: bytes, as: UTF8.self)
+        text.replacing("+", with: " ").removingPercentEncoding
     }
 }

@@ -77,26 +77,17 @@ enum RolloutView {
             text.append(text: "H\(width)")
             return text.span.text
         }
-        html.element("figure", .css("panel small")) { html in
-            html.element(
-                "svg", .css("picture"), .fixed("viewBox", "0 0 960 96"),
-                .fixed("preserveAspectRatio", "none"), .fixed("role", "img"),
-                .text(
-                    .label,
-                    "Changes and deliveries from \(PageText.minute(first.minute)) to \(PageText.minute(last.minute))"
-                )
-            ) { html in
-                html.element("path", .css("l-made"), .text(.outline, line { $0.changed })) { _ in }
-                html.element("path", .css("l-done"), .text(.outline, line { $0.delivered })) { _ in
-                }
+        html.smallPicture(
+            "Changes and deliveries from \(PageText.minute(first.minute)) to \(PageText.minute(last.minute))"
+        ) { html in
+            html.element("path", .css("l-made"), .text(.outline, line { $0.changed })) { _ in }
+            html.element("path", .css("l-done"), .text(.outline, line { $0.delivered })) { _ in }
+        } ticks: { html in
+            html.element("span", text: PageText.minute(first.minute))
+            html.element("span", .css("legend")) { html in
+                html.markup("<i class=\"k-made\"></i>changed <i class=\"k-done\"></i>arrived")
             }
-            html.element("div", .css("ticks"), .fixed("aria-hidden", "true")) { html in
-                html.element("span", text: PageText.minute(first.minute))
-                html.element("span", .css("legend")) { html in
-                    html.markup("<i class=\"k-made\"></i>changed <i class=\"k-done\"></i>arrived")
-                }
-                html.element("span", text: PageText.minute(last.minute))
-            }
+            html.element("span", text: PageText.minute(last.minute))
         }
     }
 
@@ -154,35 +145,41 @@ enum RolloutView {
                 " \(total == 1 ? "pair" : "pairs") in the last hour; \(PageText.number(counts[58])) in the last whole minute, \(PageText.number(highest)) in the busiest."
             )
         }
-        html.element("figure", .css("panel small")) { html in
-            html.element(
-                "svg", .css("picture"), .fixed("viewBox", "0 0 960 96"),
-                .fixed("preserveAspectRatio", "none"), .fixed("role", "img"),
-                .text(
-                    .label,
-                    "Matches a minute over the last hour: \(PageText.number(total)) in all, \(PageText.number(highest)) at most"
-                )
-            ) { html in
-                for (index, count) in counts.enumerated() where count > 0 {
-                    let height = max(1, Int(count * 92 / highest))
-                    html.element(
-                        "rect", .css("b-done"), .number("x", index * 16 + 2), .number("width", 12),
-                        .number("y", 96 - height), .number("height", height)
-                    ) { _ in }
-                }
+        html.smallPicture(
+            "Matches a minute over the last hour: \(PageText.number(total)) in all, \(PageText.number(highest)) at most"
+        ) { html in
+            for (index, count) in counts.enumerated() where count > 0 {
+                let height = max(1, Int(count * 92 / highest))
+                html.element(
+                    "rect", .css("b-done"), .number("x", index * 16 + 2), .number("width", 12),
+                    .number("y", 96 - height), .number("height", height)
+                ) { _ in }
             }
-            html.element("div", .css("ticks"), .fixed("aria-hidden", "true")) { html in
-                for ago: Int64 in [60, 45, 30, 15, 0] {
-                    html.element(
-                        "span",
-                        text: ago == 0 ? "now" : PageText.minute(reading.now + -ago * 60_000))
-                }
+        } ticks: { html in
+            for ago: Int64 in [60, 45, 30, 15, 0] {
+                html.element(
+                    "span", text: ago == 0 ? "now" : PageText.minute(reading.now + -ago * 60_000))
             }
         }
     }
 }
 
 extension HTML {
+    /// A picture 960 wide and 96 high, whatever is drawn, with words along its lower edge.
+    /// - Parameter label: names it for who cannot see it.
+    mutating func smallPicture(
+        _ label: String, drawing: (inout HTML) -> Void, ticks: (inout HTML) -> Void
+    ) {
+        element("figure", .css("panel small")) { html in
+            html.element(
+                "svg", .css("picture"), .fixed("viewBox", "0 0 960 96"),
+                .fixed("preserveAspectRatio", "none"), .fixed("role", "img"), .text(.label, label),
+                content: drawing)
+            html.element(
+                "div", .css("ticks"), .fixed("aria-hidden", "true"), content: ticks)
+        }
+    }
+
     /// The parts of a whole beside each other, and their numbers below.
     mutating func bar(_ parts: [(name: String, css: StaticString, count: Int64)], _ label: String) {
         let shown = parts.filter { $0.count > 0 }
