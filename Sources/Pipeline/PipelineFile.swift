@@ -15,9 +15,15 @@ public struct PipelineFile: Sendable {
     public var tables: [PipelineTable]
     /// Topics that the outbox is published to.
     public var topics: [Topic]
+    /// Connections to the database, among which the partitions are shared.
+    public var connections = defaultConnections
     /// Time between commits in milliseconds; 0 commits at every poll.
     public var commitInterval: Int64
     public var cases: [PipelineCase]
+
+    /// While one of them waits for the disk, the other writes.
+    public static let defaultConnections = 2
+    public static let connectionsRange: ClosedRange<Int64> = 1...32
 
     /// Reads a pipeline file.
     /// - Throws: everything that is wrong with it, in the order of its lines.

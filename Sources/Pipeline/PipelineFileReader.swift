@@ -149,7 +149,7 @@ struct PipelineFileReader {
         guard let name, let processor, let source, let sinks else { return nil }
         return PipelineFile(
             path: path, name: name, source: source, processor: processor, tables: sinks.tables,
-            topics: sinks.topics,
+            topics: sinks.topics, connections: sinks.connections,
             commitInterval: interval ?? processor.defaultCommitInterval, cases: cases)
     }
 
@@ -321,19 +321,24 @@ struct PipelineFileReader {
         }
     }
 
-    private mutating func sinks(
-        _ node: YAMLNode, of processor: PipelineFile.Kind
-    ) -> (tables: [PipelineTable], topics: [Topic])? {
-        guard let items = list(node, of: "sinks") else { return nil }
+    private struct Sinks {
         var tables: [PipelineTable] = []
         var topics: [Topic] = []
+        var connections = PipelineFile.defaultConnections
+    }
+
+    private mutating func sinks(
+        _ node: YAMLNode, of processor: PipelineFile.Kind
+    ) -> Sinks? {
+        guard let items = list(node, of: "sinks") else { return nil }
+        var sinks = Sinks()
         for item in items {
             guard let fields = fields(item, of: "a sink", ["postgres", "topic"]) else { continue }
             if fields.count > 1 {
                 fail(item.mark, "a sink is one of postgres and topic; write two")
             }
             if let entry = fields["postgres"] {
-                self.tables(entry.value, of: processor, into: &tables)
+                self.postgres(entry.value, of: processor, into: &sinks)
             }
             if let entry = fields["topic"], let topic = topic(entry.value) {
                 if !processor.topics.contains(topic) {
@@ -342,23 +347,28 @@ struct PipelineFileReader {
                         entry.value.mark,
                         "the processor \(processor.name) writes no events for the topic \(topic.rawValue): it has \(known.isEmpty ? "none" : known)"
                     )
-                } else if topics.contains(topic) {
+                } else if sinks.topics.contains(topic) {
                     fail(entry.value.mark, "the topic \(topic.rawValue) is a sink already")
                 } else {
-                    topics.append(topic)
+                    sinks.topics.append(topic)
                 }
             }
         }
-        if tables.isEmpty && topics.isEmpty && errors.isEmpty {
+        if sinks.tables.isEmpty && sinks.topics.isEmpty && errors.isEmpty {
             fail(node.mark, "sinks names nothing: what the pipeline finds would be lost")
         }
-        return (tables, topics)
+        return sinks
     }
 
-    private mutating func tables(
-        _ node: YAMLNode, of processor: PipelineFile.Kind, into tables: inout [PipelineTable]
+    private mutating func postgres(
+        _ node: YAMLNode, of processor: PipelineFile.Kind, into sinks: inout Sinks
     ) {
-        guard let fields = fields(node, of: "postgres", ["tables"]) else { return }
+        guard let fields = fields(node, of: "postgres", ["tables", "connections"]) else { return }
+        if let entry = fields["connections"],
+            let value = count(entry.value, of: "connections", PipelineFile.connectionsRange)
+        {
+            sinks.connections = Int(value)
+        }
         guard let entry = fields["tables"] else {
             return fail(node.mark, "postgres has no tables")
         }
@@ -372,18 +382,18 @@ struct PipelineFileReader {
                 )
                 continue
             }
-            if tables.contains(table) {
+            if sinks.tables.contains(table) {
                 fail(item.mark, "the table \(name) is named already")
             } else {
-                tables.append(table)
+                sinks.tables.append(table)
             }
         }
-        if case .tunnelHealth = processor, !tables.contains(.deviceStatus) {
+        if case .tunnelHealth = processor, !sinks.tables.contains(.deviceStatus) {
             fail(
                 entry.value.mark,
                 "tables lacks device_status: the history ends with it, and status is read from it")
         }
-        if processor.topics.contains(.pushes), !tables.contains(.pushes) {
+        if processor.topics.contains(.pushes), !sinks.tables.contains(.pushes) {
             fail(entry.value.mark, "tables lacks pushes: the doorbells would ring for nothing")
         }
     }

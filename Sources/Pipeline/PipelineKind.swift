@@ -127,7 +127,9 @@ extension PipelineFile {
         var names: [String] = []
         if source != running.source { names.append("source") }
         if processor.name != running.processor.name { names.append("processor") }
-        if Set(tables) != Set(running.tables) || Set(topics) != Set(running.topics) {
+        if Set(tables) != Set(running.tables) || Set(topics) != Set(running.topics)
+            || connections != running.connections
+        {
             names.append("sinks")
         }
         if commitInterval != running.commitInterval { names.append("commit_interval") }

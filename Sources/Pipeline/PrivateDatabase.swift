@@ -18,7 +18,7 @@ public final class PrivateDatabase: Sendable {
         /// Default: 256.
         public var sharedBuffersMegabytes = 256
         /// Default: 50.
-        public var maximumConnections = 50
+        public var maximumConnections = 100
         /// `false` loses data when the machine crashes: for tests.
         public var isDurable = true
         /// Starts the server again when it ends by itself.

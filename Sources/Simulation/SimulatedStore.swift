@@ -151,6 +151,8 @@ public final class SimulatedStore {
     var now: Int64 = 0
     var isDown = false
     var isCalm = false
+    /// Of each session, among which the partitions are shared.
+    var connections = 1
     var partitions: [Int32: Partition] = [:]
     var outbox: [OutboxSource: [Int32: OutboxBuffer]] = [:]
     var late: [(due: Int64, partition: Int32, commit: PartitionCommit)] = []
@@ -298,8 +300,8 @@ public final class SimulatedStore {
     }
 }
 
-/// One worker's connection to a simulated store. Requests are carried out in order, some time later;
-/// a session that is dropped with its worker leaves behind what it had sent.
+/// One worker's connections to a simulated store. Requests of one connection are carried out in order, some
+/// time later; a session that is dropped with its worker leaves behind what it had sent.
 public final class SimulatedSession: StreamStore {
     private let store: SimulatedStore
     private var requests: [(due: Int64, StoreRequest)] = []
@@ -309,24 +311,27 @@ public final class SimulatedSession: StreamStore {
 
     init(store: SimulatedStore) { self.store = store }
 
+    /// The connection that carries out a partition's requests.
+    private func connection(_ partition: Int32) -> Int { Int(partition) % store.connections }
+
     public func submit(_ request: StoreRequest) -> Bool {
         guard requests.count < capacity else { return false }
         let delay = Int64(store.random.below(store.random.chance(50) ? 2_000 : 30))
-        requests.append((max(store.now + delay, requests.last?.due ?? 0), request))
+        let last = requests.last { connection($0.1.partition) == connection(request.partition) }
+        requests.append((max(store.now + delay, last?.due ?? 0), request))
         return true
     }
 
     public func nextReply() -> StoreReply? {
         advance()
-        guard let first = replies.first, first.due <= store.now || store.isCalm else { return nil }
-        return replies.removeFirst().1
+        guard let next = replies.indices.min(by: { replies[$0].due < replies[$1].due }),
+            replies[next].due <= store.now || store.isCalm
+        else { return nil }
+        return replies.remove(at: next).1
     }
 
     /// When the next request is carried out or the next reply is there; `nil`: nothing is under way.
-    public var nextDue: Int64? {
-        guard let request = requests.first?.due else { return replies.first?.due }
-        return min(request, replies.first?.due ?? request)
-    }
+    public var nextDue: Int64? { (requests.map(\.due) + replies.map(\.due)).min() }
 
     /// The worker has crashed: what was on its way is carried out later, or never.
     public func abandon() {
@@ -340,12 +345,14 @@ public final class SimulatedSession: StreamStore {
     }
 
     private func advance() {
-        while let first = requests.first, first.due <= store.now || store.isCalm {
-            requests.removeFirst()
-            let request = first.1
+        while let next = requests.indices.min(by: { requests[$0].due < requests[$1].due }),
+            requests[next].due <= store.now || store.isCalm
+        {
+            let request = requests.remove(at: next).1
             let outcome = carryOut(request)
             let delay = store.isCalm ? 0 : Int64(store.random.below(20))
-            let due = max(store.now + delay, replies.last?.due ?? 0)
+            let last = replies.last { connection($0.1.partition) == connection(request.partition) }
+            let due = max(store.now + delay, last?.due ?? 0)
             replies.append(
                 (
                     due,

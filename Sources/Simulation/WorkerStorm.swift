@@ -63,6 +63,7 @@ public struct WorkerStorm<P: Processor> {
         variants = settings
         log = SimulatedLog(records: records, seed: random.next())
         store = SimulatedStore(seed: random.next())
+        store.connections = 1 + Int(seed % 3)
         var worker = WorkerSettings(
             pipeline: "simulated",
             outputPartitions: Dictionary(uniqueKeysWithValues: P.outputTopics.map { ($0, 4) }))

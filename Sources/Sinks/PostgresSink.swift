@@ -2,10 +2,11 @@ public import Schemas
 public import System
 internal import Synchronization
 
-/// The production store: one thread with one connection to PostgreSQL, behind a bounded queue that
-/// is crossed once a commit.
+/// The production store: some threads, each with one connection to PostgreSQL, behind bounded queues that
+/// are crossed once a commit.
 ///
-/// It carries requests out in order and reports what happened; it repeats and decides nothing.
+/// A partition's requests are carried out by one of them, in order; it reports what happened, and repeats
+/// and decides nothing.
 /// - Thread safety: one worker submits and takes replies; `close` may come from any thread.
 public final class PostgresSink: StreamStore, Sendable {
     /// How a sink is made.
@@ -24,7 +25,10 @@ public final class PostgresSink: StreamStore, Sendable {
         public var schema = "heartline"
         /// When older snapshots are kept for a rebuild; `nil`: never.
         public var baseSnapshots: BaseSnapshots?
-        /// Requests that may wait.
+        /// Connections among which the partitions are shared; at least 1. One is made with the first
+        /// request for it.
+        public var connections = 1
+        /// Requests that may wait for one connection.
         public var queueLimit = 1_024
         /// Rows of one table above which they go through COPY and a staging table.
         public var copyRows = 8_192
@@ -62,81 +66,97 @@ public final class PostgresSink: StreamStore, Sendable {
         }
     }
 
-    private struct Queue {
-        var requests: [StoreRequest] = []
-        var replies: [StoreReply] = []
+    /// One thread and its connection.
+    private final class Lane: Sendable {
+        struct Queue {
+            var requests: [StoreRequest] = []
+            var isClosing = false
+            var thread: SystemThread?
+        }
+
+        let queue = Mutex(Queue())
+        /// Wakes the thread.
+        let inbox = Waker()
+    }
+
+    private struct Replies {
+        var all: [StoreReply] = []
         var taken = 0
-        var isClosing = false
-        var thread: SystemThread?
     }
 
     private let settings: Settings
-    private let queue = Mutex(Queue())
-    /// Wakes the sink's thread.
-    private let inbox = Waker()
+    private let lanes: [Lane]
+    private let replies = Mutex(Replies())
     /// Wakes the worker.
     private let waker: Waker
 
-    /// Starts the thread; it connects with the first request.
+    /// Starts the threads; each connects with its first request.
     /// - Parameter waker: signalled with each reply.
     public init(_ settings: Settings, waker: Waker) {
+        precondition(settings.connections >= 1)
         self.settings = settings
         self.waker = waker
-        let thread = SystemThread.start("sink \(settings.pipeline)") { self.run() }
-        queue.withLock { $0.thread = thread }
+        lanes = (0..<settings.connections).map { _ in Lane() }
+        for lane in lanes {
+            let thread = SystemThread.start("sink \(settings.pipeline)") { self.run(lane) }
+            lane.queue.withLock { $0.thread = thread }
+        }
     }
 
     public func submit(_ request: StoreRequest) -> Bool {
-        let isTaken = queue.withLock { queue in
+        let lane = lanes[Int(request.partition) % lanes.count]
+        let isTaken = lane.queue.withLock { queue in
             guard !queue.isClosing, queue.requests.count < settings.queueLimit else { return false }
             queue.requests.append(request)
             return true
         }
-        if isTaken { inbox.signal() }
+        if isTaken { lane.inbox.signal() }
         return isTaken
     }
 
     public func nextReply() -> StoreReply? {
-        queue.withLock { queue in
-            guard queue.taken < queue.replies.count else { return nil }
+        replies.withLock { replies in
+            guard replies.taken < replies.all.count else { return nil }
             defer {
-                queue.taken += 1
-                if queue.taken == queue.replies.count {
-                    queue.replies.removeAll(keepingCapacity: true)
-                    queue.taken = 0
+                replies.taken += 1
+                if replies.taken == replies.all.count {
+                    replies.all.removeAll(keepingCapacity: true)
+                    replies.taken = 0
                 }
             }
-            return queue.replies[queue.taken]
+            return replies.all[replies.taken]
         }
     }
 
-    /// Carries out what was submitted, closes the connection and ends the thread. Blocks until then;
+    /// Carries out what was submitted, closes the connections and ends the threads. Blocks until then;
     /// call it once the worker has stopped.
     public func close() {
-        let thread = queue.withLock { queue in
-            queue.isClosing = true
-            defer { queue.thread = nil }
-            return queue.thread
+        let threads = lanes.map { lane in
+            lane.queue.withLock { queue in
+                queue.isClosing = true
+                defer { queue.thread = nil }
+                return queue.thread
+            }
         }
-        inbox.signal()
-        thread?.join()
+        for lane in lanes { lane.inbox.signal() }
+        for thread in threads { thread?.join() }
     }
 
-    private func run() {
+    private func run(_ lane: Lane) {
         let session = PostgresSession(settings)
         while true {
-            let (request, isClosing) = queue.withLock { queue in
+            let (request, isClosing) = lane.queue.withLock { queue in
                 (queue.requests.isEmpty ? nil : queue.requests.removeFirst(), queue.isClosing)
             }
             guard let request else {
                 if isClosing { return session.close() }
-                inbox.wait(milliseconds: 60_000)
+                lane.inbox.wait(milliseconds: 60_000)
                 continue
             }
             let reply = StoreReply(
                 ticket: request.ticket, partition: request.partition,
                 outcome: session.carryOut(request))
-            queue.withLock { $0.replies.append(reply) }
+            replies.withLock { $0.all.append(reply) }
             waker.signal()
         }
     }

@@ -3,9 +3,9 @@ public import Schemas
 
 /// The database as a worker sees it: requests go in, replies come out, nothing blocks.
 ///
-/// `PostgresSink` answers from a thread of its own; the simulation answers from memory. Requests of
-/// one store are carried out in the order in which they were submitted. Every request gets one
-/// reply, with its ticket. What to do about a reply is the worker's decision alone.
+/// `PostgresSink` answers from threads of its own; the simulation answers from memory. Requests of
+/// one partition are carried out in the order in which they were submitted, those of several in any. Every
+/// request gets one reply, with its ticket. What to do about a reply is the worker's decision alone.
 public protocol StreamStore: AnyObject {
     /// Hands a request over; `false` if too many wait already and nothing was taken.
     func submit(_ request: StoreRequest) -> Bool

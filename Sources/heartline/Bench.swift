@@ -1,5 +1,6 @@
 import EventLog
 import Foundation
+import Pipeline
 import System
 
 /// `heartline bench`: measurements, each printed beside its yardstick. `make bench` runs it.
@@ -8,7 +9,7 @@ enum Bench {
         name: "bench", summary: "measure this build on this machine",
         details: """
             Without a name all measurements are made; with names only those: processor, worker,
-            changes, restart, waves, telemetry, provision, rollout, coldstart, return, updates, kafka.
+            changes, restart, replay, waves, telemetry, provision, rollout, coldstart, return, updates, kafka.
             Those with agents run them as a process of their own. Without --brokers kafka is measured
             on librdkafka's mock cluster, in a process of its own. Times are CPU time of this process where nothing else is said
             (PostgreSQL is another process). The machine should be idle. --json keeps the figures beside
@@ -28,6 +29,9 @@ enum Bench {
             .integer(
                 "heartbeats", 10...1_000_000, default: 33_000,
                 "a second, wanted of coldstart's agents"),
+            .integer(
+                "connections", 1...32, default: PipelineFile.defaultConnections,
+                "of a worker to the database, in worker, changes, restart, replay and waves"),
             .integer("streams", 1...20_000, default: 1_000, "streams of updates at once"),
             .integer(
                 "kafka-devices", 1_000...10_000_000, default: 100_000,
@@ -46,8 +50,8 @@ enum Bench {
         }
         Log.configure(minimum: .warning, format: .text)
         let all = [
-            "processor", "worker", "changes", "restart", "waves", "telemetry", "provision",
-            "rollout", "coldstart", "return", "updates", "kafka",
+            "processor", "worker", "changes", "restart", "replay", "waves", "telemetry",
+            "provision", "rollout", "coldstart", "return", "updates", "kafka",
         ]
         let names = arguments.operands.isEmpty ? all : arguments.operands
         for name in names where !all.contains(name) {
@@ -58,7 +62,7 @@ enum Bench {
             version: Version.current, started: MachineFacts.now(), machine: MachineFacts.read(),
             devices: sizes.devices, sections: [])
         // Some are made in one go, on one database.
-        let ofWorkers = ["worker", "changes", "restart"]
+        let ofWorkers = ["worker", "changes", "restart", "replay"]
         for name in all where names.contains(name) {
             if ofWorkers.contains(name), name != ofWorkers.first(where: { names.contains($0) }) {
                 continue
@@ -83,6 +87,7 @@ enum Bench {
         var agents: Int
         var heartbeats: Int
         var streams: Int
+        var connections: Int
         var kafkaDevices: Int
         /// What telemetry's numbers of requests are divided by.
         var telemetryShare = 1
@@ -98,6 +103,7 @@ enum Bench {
             agents = size("agents", quick: 100)
             heartbeats = size("heartbeats", quick: 200)
             streams = size("streams", quick: 4)
+            connections = arguments.integer("connections")
             kafkaDevices = size("kafka-devices", quick: 1_000)
             if isQuick { telemetryShare = 60 }
         }
@@ -108,15 +114,16 @@ enum Bench {
     ) throws {
         switch name {
         case "processor": processor(sizes.devices)
-        case "worker", "changes", "restart":
+        case "worker", "changes", "restart", "replay":
             for count in [sizes.devices / 100, sizes.devices / 10]
             where count >= 1_000 && name == "worker" {
-                try worker(count, ["worker"])
+                try worker(count, ["worker"], connections: sizes.connections)
             }
-            try worker(sizes.devices, ofWorkers)
+            try worker(sizes.devices, ofWorkers, connections: sizes.connections)
         case "waves":
             try BenchWaves.run(
-                accounts: sizes.edges / 10, edges: sizes.edges, waves: sizes.edges / 50)
+                accounts: sizes.edges / 10, edges: sizes.edges, waves: sizes.edges / 50,
+                connections: sizes.connections)
         case "telemetry": try telemetry(oneOf: sizes.telemetryShare)
         case "provision": try provision(max(100, sizes.agents / 5))
         case "rollout": try rollout(sizes.agents)
@@ -132,10 +139,12 @@ enum Bench {
     /// Not for people: the process that `BenchCluster` starts.
     static let feeder = "feeder"
 
-    private static func worker(_ devices: Int, _ names: [String]) throws {
+    private static func worker(_ devices: Int, _ names: [String], connections: Int) throws {
         say("One worker, embedded log to committed rows: \(devices) devices")
         let before = anonymousBytes()
-        let bench = try BenchWorker(devices: devices, close: { $0.close() }) {
+        let bench = try BenchWorker(
+            devices: devices, connections: connections, close: { $0.close() }
+        ) {
             try EmbeddedLog(directory: "\($0)/log")
         }
         defer { bench.remove() }
@@ -194,6 +203,17 @@ enum Bench {
             note(
                 "restart to first commit, \(devices) devices", restarts[1], "s",
                 beside: ("COPY of the device table", copies[1]))
+        }
+        if names.contains("replay") {
+            let live = try bench.catchUp(workers: 1, pipeline: "first-time").perSecond
+            let replay = try bench.replay()
+            say(
+                "  replay: \(rounded(replay.perSecond)) records a second until its tables were in place, its"
+                    + " commits held for \(replay.held) ms; the pipeline itself read them at"
+                    + " \(rounded(live)); ratio \(ratio(replay.perSecond / live))")
+            note(
+                "replay, \(devices) devices", replay.perSecond, "records a second",
+                beside: ("the pipeline's own first reading", live))
         }
     }
 

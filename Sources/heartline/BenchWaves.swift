@@ -10,7 +10,7 @@ import System
 
 /// Measures `MutualWaves`: memory and time an edge, and one worker from the log to committed rows.
 enum BenchWaves {
-    static func run(accounts: Int, edges: Int, waves: Int) throws {
+    static func run(accounts: Int, edges: Int, waves: Int, connections: Int) throws {
         Bench.say("Mutual waves in memory: decode, apply, drain; one core, one partition")
         for count in [edges / 100, edges / 10, edges] where count >= 1_000 {
             memory(accounts: max(100, accounts * count / edges), edges: count)
@@ -18,7 +18,7 @@ enum BenchWaves {
         for share in [1_000, 100] {
             let bench = try BenchWavesWorker(accounts: accounts / 10)
             defer { bench.remove() }
-            try bench.measure(waves: waves, reciprocated: share)
+            try bench.measure(waves: waves, reciprocated: share, connections: connections)
         }
     }
 
@@ -212,13 +212,14 @@ private final class BenchWavesWorker {
     }
 
     /// - Parameter reciprocated: waves of 1,000 that answer another, as soon as there is one.
-    func measure(waves: Int, reciprocated: Int) throws {
+    func measure(waves: Int, reciprocated: Int, connections: Int) throws {
         var feed = WavesFeed(accounts: accounts, reciprocated: reciprocated)
         let waker = Waker()
-        let sink = PostgresSink(
-            PostgresSink.Settings(
-                address: database.url, pipeline: "mutual-waves", source: .waves,
-                tables: MutualWaves.tables, owner: "bench"), waker: waker)
+        var sinkSettings = PostgresSink.Settings(
+            address: database.url, pipeline: "mutual-waves", source: .waves,
+            tables: MutualWaves.tables, owner: "bench")
+        sinkSettings.connections = connections
+        let sink = PostgresSink(sinkSettings, waker: waker)
         defer { sink.close() }
         var settings = WorkerSettings(
             pipeline: "mutual-waves", outputPartitions: [.pushes: 4, .deadLetters: 4])

@@ -27,6 +27,7 @@ final class BenchWorker<LogType: EventLog> where LogType.Consumer: SendableMetat
     let partitions: Int32 = 4
 
     let devices: Int
+    let connections: Int
     let log: LogType
     let producer: LogType.Producer
     let database: PrivateDatabase
@@ -37,9 +38,11 @@ final class BenchWorker<LogType: EventLog> where LogType.Consumer: SendableMetat
 
     /// - Parameter makeLog: given a folder of its own.
     init(
-        devices: Int, close: @escaping (LogType) -> Void, _ makeLog: (String) throws -> LogType
+        devices: Int, connections: Int = PipelineFile.defaultConnections,
+        close: @escaping (LogType) -> Void, _ makeLog: (String) throws -> LogType
     ) throws {
         self.devices = devices
+        self.connections = connections
         closeLog = close
         directory =
             FileManager.default.temporaryDirectory
@@ -147,10 +150,11 @@ final class BenchWorker<LogType: EventLog> where LogType.Consumer: SendableMetat
     private func makeSink(
         _ waker: Waker, _ pipeline: String = "tunnel-health"
     ) -> PostgresSink {
-        PostgresSink(
-            PostgresSink.Settings(
-                address: database.url, pipeline: pipeline, source: .heartbeats,
-                tables: TunnelHealth.tables, owner: "bench"), waker: waker)
+        var settings = PostgresSink.Settings(
+            address: database.url, pipeline: pipeline, source: .heartbeats,
+            tables: TunnelHealth.tables, owner: "bench")
+        settings.connections = connections
+        return PostgresSink(settings, waker: waker)
     }
 
     private var workerSettings: WorkerSettings {
@@ -252,6 +256,18 @@ final class BenchWorker<LogType: EventLog> where LogType.Consumer: SendableMetat
     func restart() throws -> Double {
         try feed.appendBeacons()
         return try catchUp().wall
+    }
+
+    /// Builds all tables anew from the whole log, as `heartline replay` does.
+    /// - Returns: records a second, all of it counted, and for how many milliseconds commits waited.
+    func replay() throws -> (perSecond: Double, held: Int64) {
+        guard let file = PipelineFile.builtIn.first(where: { $0.name == "tunnel-health" }) else {
+            throw Failure("measuring a replay: there is no pipeline tunnel-health")
+        }
+        let wall = SystemClock.monotonicNanoseconds()
+        let report = try Rebuild.run(file, log, from: nil, database: database.url) { _ in }
+        let spent = Double(SystemClock.monotonicNanoseconds() - wall) / 1e9
+        return (Double(report.records) / spent, report.heldMilliseconds)
     }
 
     // MARK: - Yardsticks

@@ -80,10 +80,11 @@ final class RunningPipeline {
         let waker = Waker()
         let producer = try log.makeProducer(ProducerSettings())
         self.producer = producer
-        sink = PostgresSink(
-            PostgresSink.Settings(
-                address: place.database, pipeline: file.name, source: file.source,
-                tables: P.tables, owner: place.owner), waker: waker)
+        var settings = PostgresSink.Settings(
+            address: place.database, pipeline: file.name, source: file.source, tables: P.tables,
+            owner: place.owner)
+        settings.connections = file.connections
+        sink = PostgresSink(settings, waker: waker)
         let mailbox = SettingsMailbox<P.Settings>(waker: waker)
         post = { kind in if let settings = newest(kind) { mailbox.post(settings) } }
         let (source, group) = (file.source, file.name)

@@ -68,6 +68,14 @@ import YAML
         let file = try Self.parse(Self.text())
         #expect(file.processor == PipelineFile.builtIn[0].processor)
         #expect(file.commitInterval == 200)
+        #expect(file.connections == 2)
+    }
+
+    @Test("Connections are the file's, and wait for the next start") func connections() throws {
+        let one = try Self.parse(
+            Self.text(sinks: "[ { postgres: { tables: [device_status], connections: 1 } } ]"))
+        #expect(one.connections == 1)
+        #expect(try one.waitingForStart(comparedTo: Self.parse(Self.text())) == ["sinks"])
     }
 
     @Test("The revision follows what is said, not how it is written") func revision() throws {
@@ -135,6 +143,10 @@ import YAML
                 "a topic it does not write",
                 text(sinks: "[ { postgres: { tables: [device_status] } }, { topic: pushes } ]"),
                 "f.yaml:4:62: the processor tunnel-health writes no events for the topic pushes"),
+            Wrong(
+                "no connections",
+                text(sinks: "[ { postgres: { tables: [device_status], connections: 0 } } ]"),
+                "f.yaml:4:62: connections is 0 but must be from 1 to 32"),
             Wrong("no sinks", text(sinks: "[]"), "f.yaml:4:8: sinks names nothing"),
             Wrong("a name", "name: Tunnel Health\n", "f.yaml:1:7: name is up to 63"),
             Wrong("nothing", "", "f.yaml:1:1: the pipeline has no name"),

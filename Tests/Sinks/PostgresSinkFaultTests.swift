@@ -104,6 +104,51 @@ import Testing
         #expect(try one.count("sink_kept") == 300)
     }
 
+    @Test func aPartitionThatWaitsHoldsUpThoseOfItsConnectionOnlyAndEachKeepsItsOrder() throws {
+        let server = try SinkOnServer(.make(), pipeline: "lanes", connections: 2)
+        var epochs: [Int64] = []
+        for partition in Int32(0)..<4 {
+            epochs.append(try #require(server.claim(partition: partition)).epoch)
+        }
+        #expect(
+            try server.query(
+                "SELECT count(*) FROM pg_stat_activity WHERE application_name = 'heartline lanes'"
+            ) == 2)
+        // Only the commit of partition 0 needs this row.
+        let blocker = try server.database.connect()
+        try blocker.run(
+            """
+            BEGIN; SELECT FROM heartline.stream_partitions
+             WHERE pipeline = 'lanes' AND partition = 0 FOR UPDATE
+            """)
+        for round in Int64(0)..<3 {
+            for partition in Int32(0)..<4 {
+                server.send(
+                    .commit(
+                        commit(epoch: epochs[Int(partition)], round, round + 1) {
+                            $0.log(Int64(partition) * 10 + round, "{}")
+                        }), partition: partition)
+            }
+        }
+        var done: [Int32] = []
+        for _ in 0..<6 {
+            let reply = try #require(server.wholeReply())
+            #expect(reply.outcome.isCommitted)
+            done.append(reply.partition)
+        }
+        #expect(done == [1, 3, 1, 3, 1, 3])
+        #expect(server.sink.nextReply() == nil)
+        try blocker.run("ROLLBACK")
+        done = []
+        for _ in 0..<6 {
+            let reply = try #require(server.wholeReply())
+            #expect(reply.outcome.isCommitted)
+            done.append(reply.partition)
+        }
+        #expect(done == [0, 2, 0, 2, 0, 2])
+        #expect(try server.count("sink_log") == 12)
+    }
+
     @Test func aFullQueueTakesNothing() throws {
         let database = try TestDatabase.make()
         var settings = PostgresSink.Settings(

@@ -28,7 +28,8 @@ final class SinkOnServer {
 
     init(
         _ database: TestDatabase, copyRows: Int = 8_192, pipeline: String = "test",
-        source: Topic = .heartbeats, tables: [TableSchema] = SinkOnServer.tables
+        source: Topic = .heartbeats, tables: [TableSchema] = SinkOnServer.tables,
+        connections: Int = 1
     ) throws {
         self.database = database
         try database.connect().run(
@@ -44,6 +45,7 @@ final class SinkOnServer {
             address: database.url, pipeline: pipeline, source: source, tables: tables,
             owner: "tests")
         settings.copyRows = copyRows
+        settings.connections = connections
         sink = PostgresSink(settings, waker: waker)
     }
 
@@ -57,9 +59,11 @@ final class SinkOnServer {
     }
 
     /// The next reply; `nil` after half a minute.
-    func reply() -> StoreReply.Outcome? {
+    func reply() -> StoreReply.Outcome? { wholeReply()?.outcome }
+
+    func wholeReply() -> StoreReply? {
         for _ in 0..<300 {
-            if let reply = sink.nextReply() { return reply.outcome }
+            if let reply = sink.nextReply() { return reply }
             waker.wait(milliseconds: 100)
         }
         return nil
