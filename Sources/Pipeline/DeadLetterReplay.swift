@@ -1,6 +1,7 @@
 internal import Bytes
 internal import EventLog
 public import Postgres
+internal import Processors
 public import Schemas
 internal import Sinks
 
@@ -33,21 +34,21 @@ public struct DeadLetterReplay {
     private let actor: String
     private let now: EventTime
     private let isAsNew: Bool
-    private let tables: [String: [TableSchema]]
+    private let pipelines: [String: PipelineFile]
 
     /// - Parameters:
     ///   - actor: who does it, for the table.
-    ///   - tables: by pipeline, those that it writes.
+    ///   - pipelines: those that run.
     ///   - isAsNew: records count as received now, instead of when they were.
     public init(
         _ connection: PostgresConnection, actor: String, now: EventTime, isAsNew: Bool,
-        tables: [String: [TableSchema]]
+        pipelines: [PipelineFile]
     ) {
         self.connection = connection
         self.actor = actor
         self.now = now
         self.isAsNew = isAsNew
-        self.tables = tables
+        self.pipelines = Dictionary(pipelines.map { ($0.name, $0) }) { first, _ in first }
     }
 
     /// Why the letter cannot be replayed; `nil` if it can.
@@ -55,14 +56,16 @@ public struct DeadLetterReplay {
         guard !letter.pipeline.isEmpty else {
             return "it does not say which pipeline it is of"
         }
+        guard let file = pipelines[letter.pipeline] else {
+            return "pipeline \(letter.pipeline) is not known; name its files with --pipelines"
+        }
         switch letter.content.subject {
         case .row(let table, let tuple):
-            guard tables[letter.pipeline] != nil else {
-                return "pipeline \(letter.pipeline) is not known; name its files with --pipelines"
-            }
             return row(letter, table, tuple) == nil
                 ? "its row is not one that pipeline \(letter.pipeline) writes now" : nil
         case .record(_, nil): return "it has no value, and never will"
+        case .record where letter.content.letter.topic != file.source:
+            return "pipeline \(letter.pipeline) reads topic \(file.source.rawValue) now"
         case .record:
             guard !isAsNew, let life = letter.content.letter.topic.retentionMilliseconds else {
                 return nil
@@ -86,11 +89,14 @@ public struct DeadLetterReplay {
     ) throws(PostgresError) -> [Outcome] {
         var outcomes = [Outcome](repeating: .known, count: letters.count)
         var records: [Int] = []
+        let rebuilt = letters.contains(where: \.isRow) ? try rebuiltTimes() : [:]
         for (index, letter) in letters.enumerated() {
             if let obstacle = obstacle(letter) {
                 outcomes[index] = .refused(obstacle)
             } else if letter.isRow {
-                outcomes[index] = try write(letter)
+                // A rebuild since then may have written it.
+                let onceMore = rebuilt[letter.pipeline].map { letter.time <= $0 } ?? false
+                outcomes[index] = try write(letter, onceMore: onceMore)
             } else {
                 records.append(index)
             }
@@ -187,21 +193,36 @@ public struct DeadLetterReplay {
     private func row(
         _ letter: StoredDeadLetter, _ table: String, _ tuple: ByteBuffer
     ) -> RowBuffer? {
-        for schema in tables[letter.pipeline] ?? [] where schema.name == table {
+        for schema in pipelines[letter.pipeline]?.processor.type.tables ?? []
+        where schema.name == table {
             var rows = RowBuffer(schema)
             if rows.append(tuple: tuple.span, origin: letter.content.letter.offset) { return rows }
         }
         return nil
     }
 
-    private func write(_ letter: StoredDeadLetter) throws(PostgresError) -> Outcome {
+    /// When the tables of a pipeline were last built anew.
+    private func rebuiltTimes() throws(PostgresError) -> [String: EventTime] {
+        var times: [String: EventTime] = [:]
+        for row in try connection.execute(
+            """
+            SELECT pipeline, max(rebuilt_at) FROM heartline.stream_partitions
+             WHERE rebuilt_at IS NOT NULL GROUP BY pipeline
+            """)
+        { times[try row.text(0)] = EventTime(postgresMicroseconds: try row.timestamptz(1)) }
+        return times
+    }
+
+    private func write(
+        _ letter: StoredDeadLetter, onceMore: Bool
+    ) throws(PostgresError) -> Outcome {
         guard case .row(let table, let tuple) = letter.content.subject,
             let rows = row(letter, table, tuple)
         else { return .refused("it has no row") }
         let origin = letter.content.letter
         do throws(PostgresError) {
             try connection.run("BEGIN")
-            let count = try RowWriter.write(rows, connection)
+            let count = try RowWriter.write(rows, onceMore: onceMore, connection)
             let outcome = count == 0 ? "kept" : "written"
             // Of two replays at once the second waits here for the first, and takes its row back.
             let marked = try connection.execute(

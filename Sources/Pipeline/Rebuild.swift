@@ -59,6 +59,9 @@ public enum Rebuild {
     ///   - database: as libpq takes it. The user must be allowed to make a schema.
     ///   - progress: told on the caller's thread, some times a second.
     /// - Throws: `Refusal`, `PostgresError` or `EventLogError`.
+    // As of a worker's `step`: callers are in another module.
+    @specialized(where LogType == EmbeddedLog)
+    @specialized(where LogType == KafkaLog)
     public static func run<LogType: EventLog>(
         _ file: PipelineFile, _ log: LogType, from: EventTime?, database: String,
         progress: @escaping (Progress) -> Void
@@ -119,6 +122,9 @@ private final class RebuildRun<LogType: EventLog, P: Processor> {
     private var worker: Worker<Consumer, DiscardingProducer, PostgresSink, P>?
     private var consumer: Consumer?
     private var starts: [RebuildStart] = []
+    private var passedOver: [Int32: Set<Int64>] = [:]
+    private var unread: Set<RebuildLetters.Origin> = []
+    private var firstStamps: [Int32: EventTime] = [:]
     private var totals = (records: Int64(0), deadLetters: Int64(0))
     private var progressTime: Int64 = 0
 
@@ -143,6 +149,13 @@ private final class RebuildRun<LogType: EventLog, P: Processor> {
         // One statement may compare everything.
         options.responseTimeout = .seconds(24 * 3_600)
         connection = try PostgresConnection(database, options: options)
+        // The end of this process or its machine lets the pipeline go on.
+        try connection.run(
+            """
+            SET idle_in_transaction_session_timeout = '15min';
+            SELECT set_config(name, '2s', false) FROM pg_settings
+             WHERE name = 'client_connection_check_interval'
+            """)
         let omitted = file.omittedTables
         tables = RebuildTables(
             file.name,
@@ -153,6 +166,7 @@ private final class RebuildRun<LogType: EventLog, P: Processor> {
             owner: "heartline replay")
         settings.schema = tables.schema
         settings.baseSnapshots = nil
+        settings.connections = file.connections
         sink = PostgresSink(settings, waker: waker)
     }
 
@@ -166,10 +180,16 @@ private final class RebuildRun<LogType: EventLog, P: Processor> {
         try tables.drop()
         starts = try chooseStarts(from: from)
         try tables.create()
-        try tables.begin(starts, topic: P.source)
+        for start in starts where try !tables.begin(start, topic: P.source) {
+            throw Rebuild.Refusal(
+                file.name,
+                "the state that partition \(start.partition) was to begin from was forgotten just now; try again"
+            )
+        }
         var report = Rebuild.Report()
         let isWhole = from == nil && starts.allSatisfy { $0.exactFrom == nil }
         report.from = (starts.map(\.exactFrom) + [from]).compactMap { $0 }.max()
+        passedOver = try letters().passedOver(starts, cut: report.from)
         report.kept = Set(P.tables.map(\.name)).sorted().compactMap { name in
             RebuiltTable.reasonToKeep(name).map { (name, $0) }
         }
@@ -324,10 +344,11 @@ private final class RebuildRun<LogType: EventLog, P: Processor> {
     }
 
     private func makeWorker() throws(EventLogError) {
+        // A group of its own: one that was killed may still be a member of the last one's.
         let base = try log.makeConsumer(
-            of: P.source, group: "heartline-replay-\(file.name)", waker: waker)
-        // Settings take effect at a commit: the first one comes after as few records as can be.
-        let made = Consumer(base, firstPolls: starts.count)
+            of: P.source, group: "heartline-replay-\(file.name)-\(SystemClock.wallMilliseconds())",
+            waker: waker)
+        let made = Consumer(base)
         var settings = WorkerSettings(
             pipeline: file.name,
             outputPartitions: Dictionary(uniqueKeysWithValues: P.outputTopics.map { ($0, 1) }))
@@ -337,14 +358,23 @@ private final class RebuildRun<LogType: EventLog, P: Processor> {
         settings.omittedTopics = Set(P.outputTopics)
         settings.omittedTables = Set(P.tables.map(\.name)).subtracting(
             tables.tables.map(\.schema.name))
+        settings.passedOver = passedOver
         worker = Worker(
             consumer: made, producer: DiscardingProducer(), store: sink, settings: settings,
             processor: processor, waker: waker, now: SystemClock.monotonicMilliseconds())
         consumer = made
     }
 
-    /// Stores the state, and ends the worker.
+    private func letters() throws -> RebuildLetters {
+        try RebuildLetters(file.name, P.source, in: log, connection)
+    }
+
+    /// Lets the state go on from the alerts that the tables hold, stores it, and ends the worker.
     private func stopWorker() throws {
+        if P.tables.contains(where: { $0.name == TableSchema.alertsOpened.name }) {
+            worker?.adopt(try tables.knownAlerts())
+        }
+        unread.formUnion(worker?.unread ?? [])
         worker?.stop()
         let deadline = SystemClock.monotonicMilliseconds() + 600_000
         while worker?.isStopped == false {
@@ -360,6 +390,7 @@ private final class RebuildRun<LogType: EventLog, P: Processor> {
             totals.records += status.records
             totals.deadLetters += status.deadLetters
         }
+        firstStamps.merge(consumer?.firstStamps ?? [:]) { min($0, $1) }
         worker = nil
         consumer = nil
     }
@@ -389,7 +420,10 @@ private final class RebuildRun<LogType: EventLog, P: Processor> {
                         """)
                 }
                 progress(.exchanging)
-                report.tables = try tables.exchange(cut: cut, isWhole: isWhole).map {
+                try settle(try letters(), goal, cut)
+                report.tables = try tables.exchange(
+                    cut: cut, isWhole: isWhole, first: firstStamp
+                ).map {
                     Rebuild.Report.Table(name: $0.table, removed: $0.removed, written: $0.written)
                 }
                 try tables.exchangeStates()
@@ -405,9 +439,47 @@ private final class RebuildRun<LogType: EventLog, P: Processor> {
             }
         }
     }
+
+    /// Receipt of the first record that was applied, of all partitions; `nil` if there was none.
+    private var firstStamp: EventTime? { firstStamps.values.min() }
+
+    /// In the last transaction: what was processed at its place is no dead letter any more.
+    private func settle(
+        _ newest: RebuildLetters, _ goal: [Int32: Int64], _ cut: EventTime?
+    ) throws {
+        let taken = newest.taken(
+            starts, goal: goal, cut: cut, passedOver: passedOver, unread: unread)
+        let isTwice = newest.isTwice(starts, goal: goal, passedOver: passedOver)
+        guard try !isTwice && tables.note(rebuilt: taken, of: P.source) else {
+            throw Rebuild.Refusal(
+                file.name, "dead letters of it were replayed in this moment; try again")
+        }
+    }
 }
 
 extension Worker {
+    /// The state goes on from the alerts that the tables hold: stored with the next commit, or by itself.
+    mutating func adopt(_ known: KnownAlerts) {
+        var known = known
+        known.compare(partitions.map(\.processor.sharedAlerts))
+        for index in partitions.indices where partitions[index].phase == .running {
+            partitions[index].processor.adopt(known)
+            partitions[index].snapshotOffset = -1
+        }
+    }
+
+    /// Records that a rebuild could not decode.
+    var unread: Set<RebuildLetters.Origin> {
+        var all: Set<RebuildLetters.Origin> = []
+        for index in partitions.indices {
+            let partition = partitions[index].partition
+            for offset in partitions[index].rebuild?.unread ?? [] {
+                all.insert(.init(partition: partition, offset: offset))
+            }
+        }
+        return all
+    }
+
     /// How far a rebuild is: the sum of what is stored of `goal`'s partitions, and whether that is all.
     func rebuilt(_ goal: [Int32: Int64]) -> (done: Int64, isThere: Bool) {
         var done: Int64 = 0

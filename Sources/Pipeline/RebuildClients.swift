@@ -10,14 +10,10 @@ final class BoundedConsumer<Base: EventConsumer>: EventConsumer {
     private var limits: [Int32: Int64] = [:]
     /// Where reading stands of each partition that was started.
     private var positions: [Int32: Int64] = [:]
-    /// Records that one poll lends at most, for the first polls.
-    private var firstPolls: Int
+    /// Receipt of the first record that was lent of each partition.
+    private(set) var firstStamps: [Int32: EventTime] = [:]
 
-    /// - Parameter firstPolls: how many polls lend one record only.
-    init(_ base: Base, firstPolls: Int) {
-        self.base = base
-        self.firstPolls = firstPolls
-    }
+    init(_ base: Base) { self.base = base }
 
     /// Lends up to these from here on; a limit never goes back.
     func raise(to newest: [Int32: Int64]) throws(EventLogError) {
@@ -50,17 +46,28 @@ final class BoundedConsumer<Base: EventConsumer>: EventConsumer {
     func poll(
         limit: Int, _ body: (RecordPlace, Span<UInt8>, borrowing RecordValue) -> Void
     ) throws(EventLogError) -> Int {
-        let isFirst = firstPolls > 0
-        if isFirst { firstPolls -= 1 }
         var full: Set<Int32> = []
-        let count = try base.poll(limit: isFirst ? 1 : limit) { place, key, value in
-            guard place.offset < limits[place.partition] ?? 0 else {
-                full.insert(place.partition)
+        // Records come partition by partition.
+        var current: Int32 = -1
+        var (end, position) = (Int64(0), Int64(0))
+        let count = try base.poll(limit: limit) { place, key, value in
+            if place.partition != current {
+                if current >= 0 { positions[current] = position }
+                current = place.partition
+                end = limits[current] ?? 0
+                position = positions[current] ?? 0
+                if place.offset < end, firstStamps[current] == nil {
+                    firstStamps[current] = place.timestamp
+                }
+            }
+            guard place.offset < end else {
+                full.insert(current)
                 return
             }
-            positions[place.partition] = place.offset + 1
+            position = place.offset + 1
             body(place, key, value)
         }
+        if current >= 0 { positions[current] = position }
         for partition in full { base.pause(partition) }
         return full.isEmpty ? count : 0
     }

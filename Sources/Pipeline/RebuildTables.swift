@@ -1,6 +1,7 @@
 internal import Bytes
 internal import Crypto
 internal import Postgres
+internal import Processors
 internal import Schemas
 
 /// The tables of a rebuild beside the live ones, and how they take their place.
@@ -94,8 +95,13 @@ struct RebuildTables {
     /// - Parameters:
     ///   - cut: rows of this time and later are exchanged; `nil`: all are.
     ///   - isWhole: everything was built, from the beginning of the pipeline on.
-    func exchange(cut: EventTime?, isWhole: Bool) throws(PostgresError) -> [Change] {
+    ///   - first: receipt of the first record that was applied; `nil`: there was none. What tables hold from
+    ///     before it is of another log than this one, and stays.
+    func exchange(
+        cut: EventTime?, isWhole: Bool, first: EventTime?
+    ) throws(PostgresError) -> [Change] {
         var changes: [Change] = []
+        let historyCut = cut ?? first.map { $0 + -RebuildStart.margin }
         if tables.contains(where: { $0.schema.onlyIf != nil }) {
             // Who leaves now leaves after us, and takes their rows along.
             try connection.run("LOCK TABLE heartline.accounts IN SHARE MODE")
@@ -103,7 +109,10 @@ struct RebuildTables {
         for table in tables {
             switch table.way {
             case .history(let time, let identity):
-                changes.append(try exchangeHistory(table, time, identity, cut))
+                guard let historyCut else { continue }
+                changes.append(
+                    try exchangeHistory(
+                        table, time, identity, historyCut, isWhole: cut == nil))
             case .state: changes.append(try exchangeState(table, isWhole: isWhole))
             case .people(let time): changes.append(try addRows(table, time, cut))
             }
@@ -111,41 +120,97 @@ struct RebuildTables {
         return changes
     }
 
+    /// What the table of alerts holds of the pipeline's own.
+    func knownAlerts() throws(PostgresError) -> KnownAlerts {
+        var known = KnownAlerts()
+        for row in try connection.execute(
+            """
+            SELECT kind, entity, device_id, max(episode),
+                   max(episode) FILTER (WHERE resolved_at IS NULL)
+              FROM heartline.alerts WHERE kind = ANY ($1::text[]) GROUP BY kind, entity, device_id
+            """,
+            .textArray(
+                [AlertKind.offline, .stale, .down, .flapping, .frontEndLost].map(\.rawValue)))
+        {
+            guard let kind = AlertKind(rawValue: try row.text(0)) else { continue }
+            let device = try row.optionalUUID(2).map { DeviceID(high: $0.high, low: $0.low) }
+            known.add(
+                kind, entity: try row.text(1), device: device, episodes: try row.int8(3),
+                open: try row.optionalInt8(4))
+        }
+        return known
+    }
+
+    /// Notes, in the caller's transaction, that dead letters are none any more.
+    /// - Returns: `false` if one of them was replayed meanwhile.
+    func note(
+        rebuilt origins: [RebuildLetters.Origin], of topic: Topic
+    ) throws(PostgresError) -> Bool {
+        if origins.isEmpty { return true }
+        return try connection.execute(
+            """
+            INSERT INTO heartline.dead_letter_replays
+                (pipeline, topic, partition, record_offset, outcome, replayed_by)
+            SELECT $1, $2, split_part(o, '/', 1)::int4, split_part(o, '/', 2)::int8, 'rebuilt',
+                   'heartline replay'
+              FROM unnest($3::text[]) o
+            ON CONFLICT DO NOTHING
+            """, .text(pipeline), .text(topic.rawValue),
+            .textArray(origins.map { "\($0.partition)/\($0.offset)" })
+        ).affectedRows == origins.count
+    }
+
     private func condition(_ time: String, _ cut: EventTime?, of alias: String) -> String {
         cut.map { "\(alias).\(Self.quoted(time)) >= '\($0)'::timestamptz" } ?? "true"
     }
 
+    /// - Parameter isWhole: a live row from before `cut` is exchanged where one of its identity was built.
     private func exchangeHistory(
-        _ table: RebuiltTable, _ time: String, _ identity: [String], _ cut: EventTime?
+        _ table: RebuiltTable, _ time: String, _ identity: [String], _ cut: EventTime, isWhole: Bool
     ) throws(PostgresError) -> Change {
         let name = Self.quoted(table.schema.name)
         let columns = Self.list(Self.columns(table))
         let (live, built) = ("heartline.\(name)", "\(shadow).\(name)")
-        let liveRows = "SELECT \(columns) FROM \(live) t WHERE \(condition(time, cut, of: "t"))"
-        let builtRows = "SELECT \(columns) FROM \(built) t WHERE \(condition(time, cut, of: "t"))"
+        let isLater = condition(time, cut, of: "t")
+        var liveRows = "SELECT \(columns) FROM \(live) t WHERE \(isLater)"
+        var builtRows = "SELECT \(columns) FROM \(built) t"
+        let early = "SELECT \(Self.list(identity, of: "t")) FROM \(built) t WHERE NOT \(isLater)"
+        if isWhole {
+            liveRows += """
+                 UNION ALL SELECT \(columns) FROM \(live) t WHERE NOT \(isLater)
+                   AND (\(Self.list(identity, of: "t"))) IN (\(early))
+                """
+        } else {
+            builtRows += " WHERE \(isLater)"
+        }
         let touched = "\(shadow).touched"
         // Where the two differ, a row that stands twice included.
         try connection.run(
             """
             CREATE TABLE \(touched) AS
             SELECT DISTINCT \(Self.list(identity)) FROM (
-                (\(liveRows) EXCEPT ALL \(builtRows)) UNION ALL
-                (\(builtRows) EXCEPT ALL \(liveRows))) d;
+                ((\(liveRows)) EXCEPT ALL (\(builtRows))) UNION ALL
+                ((\(builtRows)) EXCEPT ALL (\(liveRows)))) d;
             ANALYZE \(touched)
             """)
         let match = identity.map { "t.\(Self.quoted($0)) = x.\(Self.quoted($0))" }
             .joined(separator: " AND ")
-        let removed = try connection.execute(
-            """
-            DELETE FROM \(live) t USING \(touched) x
-             WHERE \(match) AND \(condition(time, cut, of: "t"))
-            """
+        var removed = try connection.execute(
+            "DELETE FROM \(live) t USING \(touched) x WHERE \(match) AND \(isLater)"
         ).affectedRows
+        if isWhole {
+            removed += try connection.execute(
+                """
+                DELETE FROM \(live) t USING \(touched) x WHERE \(match) AND NOT \(isLater)
+                   AND (\(Self.list(identity, of: "x"))) IN (\(early))
+                """
+            ).affectedRows
+        }
         let written = try connection.execute(
             """
             INSERT INTO \(live) (\(columns))
             SELECT \(Self.list(Self.columns(table), of: "t")) FROM \(built) t JOIN \(touched) x
-                ON \(match) WHERE \(condition(time, cut, of: "t"))
+                ON \(match) WHERE \(isWhole ? "true" : isLater)
             \(table.schema.key.isEmpty ? "" : "ON CONFLICT DO NOTHING")
             """
         ).affectedRows
@@ -245,7 +310,7 @@ struct RebuildTables {
         try connection.execute(
             """
             UPDATE heartline.stream_partitions t
-               SET epoch = t.epoch + 1, owner = 'heartline replay', updated_at = now(),
+               SET epoch = t.epoch + 1, owner = 'heartline replay', updated_at = now(), rebuilt_at = now(),
                    settings_revision = CASE WHEN s.settings_revision = '' THEN t.settings_revision
                                             ELSE s.settings_revision END
               FROM \(shadow).stream_partitions s
@@ -266,24 +331,24 @@ struct RebuildTables {
         return offsets
     }
 
-    /// Stores where the rebuild of each partition begins, with the state that it begins from.
-    func begin(_ starts: [RebuildStart], topic: Topic) throws(PostgresError) {
-        for start in starts {
-            try connection.execute(
-                """
-                INSERT INTO \(shadow).stream_partitions
-                    (pipeline, partition, epoch, next_offset, start_offset, topic)
-                VALUES ($1, $2, 0, $3, $4, $5)
-                """, .text(pipeline), .int4(start.partition), .int8(start.nextOffset),
-                .int8(start.snapshotOffset), .text(topic.rawValue))
-            guard let base = start.base else { continue }
-            try connection.execute(
-                """
-                INSERT INTO \(shadow).snapshots (pipeline, partition, chunk, snapshot_offset, bytes)
-                SELECT pipeline, partition, chunk, snapshot_offset, bytes
-                  FROM heartline.base_snapshots
-                 WHERE pipeline = $1 AND partition = $2 AND next_offset = $3
-                """, .text(pipeline), .int4(start.partition), .int8(base.nextOffset))
-        }
+    /// Stores where the rebuild of a partition begins, with the state that it begins from.
+    /// - Returns: `false` if that state is not kept any more.
+    func begin(_ start: RebuildStart, topic: Topic) throws(PostgresError) -> Bool {
+        try connection.execute(
+            """
+            INSERT INTO \(shadow).stream_partitions
+                (pipeline, partition, epoch, next_offset, start_offset, topic)
+            VALUES ($1, $2, 0, $3, $4, $5)
+            """, .text(pipeline), .int4(start.partition), .int8(start.nextOffset),
+            .int8(start.snapshotOffset), .text(topic.rawValue))
+        guard let base = start.base else { return true }
+        return try connection.execute(
+            """
+            INSERT INTO \(shadow).snapshots (pipeline, partition, chunk, snapshot_offset, bytes)
+            SELECT pipeline, partition, chunk, snapshot_offset, bytes
+              FROM heartline.base_snapshots
+             WHERE pipeline = $1 AND partition = $2 AND next_offset = $3
+            """, .text(pipeline), .int4(start.partition), .int8(base.nextOffset)
+        ).affectedRows > 0
     }
 }

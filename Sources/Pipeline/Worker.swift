@@ -169,6 +169,9 @@ public struct Worker<
             now: now)
         added.call = .init(kind: .claim, notBefore: now)
         added.isRevoked = isStopping
+        if let passedOver = settings.passedOver {
+            added.rebuild = RebuiltPartition(passedOver: passedOver[partition] ?? [])
+        }
         partitions.append(added)
     }
 

@@ -42,6 +42,8 @@ struct WorkerPartition<P: Processor>: Sendable {
     var processor: P
     /// Dead letters that were published again and applied.
     var replays = ReplayedRecords()
+    /// Of a rebuild; `nil` otherwise.
+    var rebuild: RebuiltPartition?
     var effects: Effects
     /// What is being stored; its buffers and those of `effects` take turns.
     var commit: PartitionCommit
@@ -67,6 +69,8 @@ struct WorkerPartition<P: Processor>: Sendable {
     /// commit that is under way; 0 if there is none.
     private var pendingSince: Int64 = 0
     private var committingSince: Int64 = 0
+    /// The latest receipt of all records so far.
+    private var newest: Int64 = 0
 
     /// When the oldest record that is not stored was received.
     var oldestPending: EventTime? {
@@ -99,9 +103,12 @@ struct WorkerPartition<P: Processor>: Sendable {
         if case .restoring(let until) = phase, place.offset >= until { endRestoring() }
         newRecords += 1
         if pendingSince == 0 { pendingSince = place.timestamp.milliseconds }
+        newest = max(newest, place.timestamp.milliseconds)
         position = place.offset + 1
         var isBeacon = false
-        if !value.headers.isEmpty, !isMine(value.headers, at: place.offset) {
+        if let rebuild, rebuild.passedOver.contains(place.offset) {
+            // Somebody else sees to it.
+        } else if !value.headers.isEmpty, !isMine(value.headers, at: place.offset) {
             // Its place is taken, and nothing follows from it.
         } else if value.isTombstone {
             putAside(place, key: key, value: nil, "it has no value")
@@ -131,7 +138,10 @@ struct WorkerPartition<P: Processor>: Sendable {
     private mutating func putAside(
         _ place: RecordPlace, key: Span<UInt8>, value: Span<UInt8>?, _ reason: String
     ) {
-        if !effects.isDiscarding { newDeadLetters += 1 }
+        if !effects.isDiscarding {
+            newDeadLetters += 1
+            rebuild?.unread.insert(place.offset)
+        }
         let letter = DeadLetter(
             topic: P.source, partition: place.partition, offset: place.offset,
             reason: "decoding the record: \(reason)")
@@ -199,6 +209,7 @@ struct WorkerPartition<P: Processor>: Sendable {
         fresh.claimFailures = claimFailures
         fresh.isRevoked = isRevoked
         fresh.fault = fault
+        fresh.rebuild = rebuild
         fresh.newRecords = newRecords
         fresh.newDeadLetters = newDeadLetters
         self = fresh
@@ -242,6 +253,7 @@ struct WorkerPartition<P: Processor>: Sendable {
             ) { processor.snapshot(into: &$0) }
             commit.snapshot = bytes
             commit.snapshotOffset = offset
+            commit.newest = EventTime(milliseconds: self.newest)
             lastSnapshot = now
         }
         lastCommit = now

@@ -255,7 +255,7 @@ extension Worker {
             throw RestoreFault.logBeginsLater(position, range, settings.pipeline, place)
         }
         var inForce = processorSettings
-        if snapshot.settings != processorSettings.text {
+        if snapshot.settings != processorSettings.text, settings.passedOver == nil {
             if let values = processorSettings.read(snapshot.settings) {
                 inForce = ProcessorSettings(
                     values, text: snapshot.settings, read: processorSettings.read)

@@ -34,6 +34,9 @@ public struct WorkerSettings: Sendable {
     public var omittedTables: Set<String> = []
     /// Topics whose events are not published, though the processor has them.
     public var omittedTopics: Set<Topic> = []
+    /// Of a rebuild: by partition, offsets of records from which nothing is to follow; `nil` otherwise.
+    /// A rebuild also judges by the newest settings alone, whatever those of the state that it begins from.
+    var passedOver: [Int32: Set<Int64>]?
 
     public init(pipeline: String, outputPartitions: [Topic: Int32]) {
         self.pipeline = pipeline

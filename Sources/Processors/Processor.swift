@@ -47,6 +47,12 @@ public protocol Processor: Sendable {
     /// New settings from here on.
     mutating func reconfigure(_ settings: Settings)
 
+    /// The numbers of alerts that all partitions raise alike, by entity.
+    var sharedAlerts: [String: UInt32] { get }
+
+    /// The state was built anew beside the tables and is to go on from them.
+    mutating func adopt(_ known: KnownAlerts)
+
     /// How many devices the partition knows in each state, for operators; empty for processors that
     /// keep none. Looked at about once a second, so it costs what its length costs.
     var devicesByState: [(state: DeviceState, count: Int64)] { get }
@@ -58,6 +64,11 @@ public protocol Processor: Sendable {
 extension Processor {
     /// Topics other than `heartbeats` have no beacons.
     @inlinable public static func isBeacon(_ event: Event) -> Bool { false }
+
+    /// Most raise no alerts.
+    @inlinable public mutating func adopt(_ known: KnownAlerts) {}
+
+    @inlinable public var sharedAlerts: [String: UInt32] { [:] }
 
     @inlinable public static var restsOnRecentRecords: Bool { false }
 

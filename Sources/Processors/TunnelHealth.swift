@@ -541,7 +541,7 @@ public struct TunnelHealth: Processor {
         openStateAlert(&slot, origin: origin, into: &effects)
     }
 
-    private static func alertKind(_ state: DeviceState) -> AlertKind? {
+    static func alertKind(_ state: DeviceState) -> AlertKind? {
         switch state {
         case .offline: .offline
         case .stale: .stale

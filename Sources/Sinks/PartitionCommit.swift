@@ -21,6 +21,8 @@ public struct PartitionCommit: Sendable {
     public var snapshot: ByteBuffer?
     /// The first offset that a restart from the snapshot applies again: `nextOffset` or before it.
     public var snapshotOffset: Int64 = 0
+    /// The latest receipt among the records that were applied since the partition was claimed.
+    public var newest = EventTime(milliseconds: 0)
     /// Stored when settings take effect: their revision and the first offset judged by them.
     public var settings: (revision: String, offset: Int64)?
 

@@ -71,7 +71,7 @@ extension PostgresSession {
             pipeline.append(
                 statements.insertSnapshot,
                 chunk(snapshot, 0..<snapshot.count, 0, commit, partition))
-            if let parameters = baseParameters(partition) {
+            if let parameters = baseParameters(commit, partition) {
                 pipeline.append(statements.keepBase, parameters)
             }
         }
@@ -156,7 +156,7 @@ extension PostgresSession {
             start = end
             number += 1
         }
-        if let parameters = baseParameters(partition) {
+        if let parameters = baseParameters(commit, partition) {
             try connection.execute(statements.keepBase, parameters: parameters)
         }
     }
@@ -289,11 +289,14 @@ extension PostgresSession {
     }
 
     /// `nil`: this sink keeps no older snapshots.
-    private func baseParameters(_ partition: Int32) -> PostgresParameters? {
+    private func baseParameters(
+        _ commit: PartitionCommit, _ partition: Int32
+    ) -> PostgresParameters? {
         guard let bases = settings.baseSnapshots else { return nil }
         var parameters = snapshotKey(partition)
         parameters.append(intervalMicroseconds: bases.every * 1_000)
         parameters.append(intervalMicroseconds: bases.life * 1_000)
+        parameters.append(timestamptz: commit.newest.postgresMicroseconds)
         return parameters
     }
 

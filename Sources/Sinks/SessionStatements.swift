@@ -77,6 +77,6 @@ struct SessionStatements: Sendable {
             VALUES ($1, $2, $3, $4, $5)
             """)
         keepBase = PreparedStatement(
-            "keep base snapshot", "SELECT heartline.keep_base_snapshot($1, $2, $3, $4)")
+            "keep base snapshot", "SELECT heartline.keep_base_snapshot($1, $2, $3, $4, $5)")
     }
 }

@@ -18,7 +18,8 @@ struct TableStatements: Sendable {
     ///   - index: the table's place among the processor's: two schemas may write one table.
     ///   - schema: where the table stands; what its guard asks of others is always asked of
     ///     `heartline`.
-    init(_ table: TableSchema, index: Int, schema: String = "heartline") {
+    ///   - onceMore: rows that stand there already are not written again, though no key forbids it.
+    init(_ table: TableSchema, index: Int, schema: String = "heartline", onceMore: Bool = false) {
         self.table = table
         types = table.columns.map { Self.type(of: $0.type) }
         let target = "\(Self.quoted(schema)).\(Self.quoted(table.name))"
@@ -26,7 +27,8 @@ struct TableStatements: Sendable {
         let arrays = table.columns.enumerated().map { "$\($0 + 1)::\($1.type.rawValue)[]" }
         let unnested = "unnest(\(arrays.joined(separator: ", "))) AS s (\(names))"
         fromArrays = PreparedStatement(
-            "write \(index) \(table.name)", Self.write(table, target, from: unnested))
+            "write \(index) \(table.name)",
+            Self.write(table, target, from: unnested, onceMore: onceMore))
         if table.mode == .append, table.onlyIf == nil {
             copy = "COPY \(target) (\(names)) FROM STDIN (FORMAT binary)"
             fromStaging = nil
@@ -46,7 +48,7 @@ struct TableStatements: Sendable {
     }
 
     private static func write(
-        _ table: TableSchema, _ target: String, from source: String
+        _ table: TableSchema, _ target: String, from source: String, onceMore: Bool = false
     ) -> String {
         let key = table.key.map { quoted(table.columns[$0].name) }
         let stored = table.columns.filter(\.isStored)
@@ -71,6 +73,16 @@ struct TableStatements: Sendable {
         let match = key.map { "t.\($0) = s.\($0)" }.joined(separator: " AND ")
         let also = rows.condition.map { " AND \($0)" } ?? ""
         switch table.mode {
+        case .append where onceMore:
+            // By its first column, which an index has.
+            let same = stored.enumerated().map { place, column in
+                let name = quoted(column.name)
+                return "x.\(name) \(place == 0 ? "=" : "IS NOT DISTINCT FROM") s.\(name)"
+            }.joined(separator: " AND ")
+            return """
+                \(insert)\(rows.condition == nil ? " WHERE" : " AND") \
+                NOT EXISTS (SELECT FROM \(target) AS x WHERE \(same))
+                """
         case .append: return insert
         case .insertNew: return "\(insert) \(conflict) DO NOTHING"
         case .upsert:

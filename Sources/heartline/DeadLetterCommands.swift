@@ -225,10 +225,7 @@ enum DeadLetterCommands {
         guard isNarrow || arguments.flag("all") else {
             throw UsageError("name letters by their ids or by a filter, or take --all")
         }
-        var tables: [String: [TableSchema]] = [:]
-        for file in try Service.pipelineFiles(arguments) {
-            tables[file.name] = file.processor.type.tables
-        }
+        let pipelines = try Service.pipelineFiles(arguments)
         let database = try StoppedDatabase(arguments, as: "dead-letters replay")
         defer { database.close() }
         let log = try log(arguments)
@@ -236,7 +233,7 @@ enum DeadLetterCommands {
         let replay = DeadLetterReplay(
             database.connection, actor: try AlertCommands.actor(arguments),
             now: EventTime(milliseconds: SystemClock.wallMilliseconds()),
-            isAsNew: arguments.flag("as-new"), tables: tables)
+            isAsNew: arguments.flag("as-new"), pipelines: pipelines)
         var tally = DeadLetterTally()
         var batch: [StoredDeadLetter] = []
         var bytes = 0

@@ -10,7 +10,7 @@ import Testing
 
 /// The roles of a large installation on a mock cluster: the executable, as an operator starts it.
 @Suite("On Kafka", .realTime) struct KafkaRolesTests {
-    private struct Installation {
+    struct Installation {
         let folder: TemporaryFolder
         let database: TestDatabase
         let mock: MockKafka

@@ -12,7 +12,7 @@ import Testing
 extension FaultTests {
     /// `heartline replay` and `heartline dead-letters`, killed wherever they are.
     @Suite struct ReplayTests {
-        private static let rollup = """
+        static let rollup = """
             name: telemetry-rollup
             source: { topic: telemetry }
             processor: { telemetry-rollup: {} }
@@ -179,7 +179,7 @@ extension FaultTests {
         // MARK: - Dead letters
 
         /// Letters as an older release would have written them, about lines that this one can read.
-        private static func letters(_ count: Int) -> [SimulatedRecord] {
+        static func letters(_ count: Int) -> [SimulatedRecord] {
             (0..<count).map { number in
                 var event = TelemetryEvent(
                     device: DeviceID(high: 7, low: UInt64(number)),

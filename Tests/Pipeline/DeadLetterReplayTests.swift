@@ -15,8 +15,6 @@ import Testing
 @Suite struct DeadLetterReplayTests {
     private typealias Rig = RebuildRig<TelemetryRollup>
 
-    private static let tables = ["telemetry-rollup": TelemetryRollup.tables]
-
     private static func rig() throws -> Rig {
         let settings = TelemetryRollupSettings()
         return try Rig(
@@ -29,7 +27,7 @@ import Testing
         DeadLetterReplay(
             connection, actor: "tests",
             now: EventTime(milliseconds: SystemClock.wallMilliseconds()), isAsNew: asNew,
-            tables: tables)
+            pipelines: PipelineFile.builtIn)
     }
 
     private func letters(
@@ -61,19 +59,6 @@ import Testing
                     topic: .telemetry, partition: partition, offset: Int64(1_000 + number),
                     reason: "decoding the record: version"),
                 subject: .record(key: ByteBuffer("\(event.device)".utf8), value: value)))
-    }
-
-    /// Publishes what waits in the registry's outbox.
-    private func publish(_ rig: Rig) throws {
-        let outbox = RegistryOutbox(database: rig.database.url, log: rig.log)
-        outbox.start()
-        defer { outbox.stop() }
-        let end = SystemClock.monotonicMilliseconds() + 60_000
-        let pause = Waker()
-        while try DeadLetterReplay.unpublished(rig.connection) > 0 {
-            try #require(SystemClock.monotonicMilliseconds() < end)
-            pause.wait(milliseconds: 10)
-        }
     }
 
     @Test func lettersSayWhatTheyAreAndAreFound() throws {
@@ -153,9 +138,9 @@ import Testing
         #expect(try DeadLetterReplay.unpublished(rig.connection) == 50)
         // The publisher is killed between the log's acknowledgement and the deletion: it sends again.
         try rig.connection.run("CREATE TABLE copy AS SELECT * FROM heartline.outbox")
-        try publish(rig)
+        try rig.publish()
         try rig.connection.run("INSERT INTO heartline.outbox SELECT * FROM copy")
-        try publish(rig)
+        try rig.publish()
         #expect(try rig.log.drain(.telemetry).records == 100)
         // They went to where they came from.
         for partition: Int32 in [0, 1] {
@@ -201,7 +186,7 @@ import Testing
         try rig.run()
         let first = try letters(rig)
         #expect(try Self.replay(rig.connection).replay(first) == [.published])
-        try publish(rig)
+        try rig.publish()
         try rig.run()
         let both = try letters(rig)
         #expect(Set(both.map(\.content.letter.offset)) == [0, 1])
@@ -228,6 +213,24 @@ import Testing
         }
         #expect(outcomes[1] == .published)
         #expect(try DeadLetterReplay.replayed(rig.connection).count == 1)
+    }
+
+    @Test func aRecordOfAPipelineThatDoesNotRunIsRefused() throws {
+        let rig = try Self.rig()
+        var strange = letter(1)
+        strange.pipeline = "renamed"
+        var elsewhere = letter(2)
+        elsewhere.pipeline = "tunnel-health"
+        let outcomes = try Self.replay(rig.connection).replay([strange, elsewhere])
+        guard case .refused(let unknown) = outcomes[0], case .refused(let other) = outcomes[1]
+        else {
+            Issue.record("\(outcomes)")
+            return
+        }
+        #expect(unknown.contains("pipeline renamed is not known"))
+        #expect(other.contains("tunnel-health reads topic heartbeats now"))
+        #expect(try DeadLetterReplay.replayed(rig.connection).isEmpty)
+        #expect(try DeadLetterReplay.unpublished(rig.connection) == 0)
     }
 
     // MARK: - Rows
@@ -280,6 +283,25 @@ import Testing
         #expect(try rig.count("SELECT count(*) FROM heartline.agent_logs") == 2)
     }
 
+    @Test func aRowThatARebuildHasWrittenIsNotWrittenAgain() throws {
+        let rig = try Self.rig()
+        let replay = Self.replay(rig.connection)
+        #expect(try replay.replay([rowLetter(1, "one")]) == [.written])
+        try rig.append([[], []])
+        try rig.run()
+        // A row that is said twice is there twice, unless a rebuild has written what was rejected.
+        #expect(try replay.replay([rowLetter(2, "one")]) == [.written])
+        try rig.connection.run(
+            """
+            INSERT INTO heartline.stream_partitions
+                (pipeline, partition, epoch, next_offset, start_offset, topic, rebuilt_at)
+            VALUES ('telemetry-rollup', 99, 0, 0, 0, 'telemetry', now())
+            """)
+        #expect(
+            try replay.replay([rowLetter(3, "one"), rowLetter(4, "two")]) == [.kept, .written])
+        #expect(try rig.count("SELECT count(*) FROM heartline.agent_logs") == 3)
+    }
+
     @Test func aRowThatIsNotOneOfThePipelinesIsRefused() throws {
         let rig = try Self.rig()
         let replay = Self.replay(rig.connection)
@@ -301,7 +323,7 @@ import Testing
         let rig = try Self.rig()
         let replay = DeadLetterReplay(
             rig.connection, actor: "tests", now: EventTime(milliseconds: 0), isAsNew: false,
-            tables: ["update-rollout": UpdateRollout.tables])
+            pipelines: PipelineFile.builtIn)
         var rows = RowBuffer(.rollout)
         rows.beginRow(origin: 5)
         rows.put(ByteBuffer("source".utf8).span)

@@ -129,6 +129,19 @@ final class RebuildRig<P: Processor> {
         stop()
     }
 
+    /// Publishes what waits in the registry's outbox.
+    func publish() throws {
+        let outbox = RegistryOutbox(database: database.url, log: log)
+        outbox.start()
+        defer { outbox.stop() }
+        let end = SystemClock.monotonicMilliseconds() + 60_000
+        let pause = Waker()
+        while try DeadLetterReplay.unpublished(connection) > 0 {
+            try #require(SystemClock.monotonicMilliseconds() < end)
+            pause.wait(milliseconds: 10)
+        }
+    }
+
     @discardableResult
     func rebuild(from: EventTime? = nil) throws -> Rebuild.Report {
         try Rebuild.run(file, log, from: from, database: database.url) { _ in }

@@ -235,6 +235,68 @@ import Testing
                 == 0)
     }
 
+    @Test func thePipelinesCommitsWaitWhileRowsAreExchanged() throws {
+        let rig = try Self.rig()
+        try rig.append(Self.records(12, seconds: 500))
+        try rig.run()
+        let worker = try rig.database.connect()
+        try worker.run("SET lock_timeout = '100ms'")
+        let pipeline = "WHERE pipeline = 'tunnel-health' AND partition = 1"
+        var states: [SQLState?] = []
+        _ = try Rebuild.run(rig.file, rig.log, from: nil, database: rig.database.url) { step in
+            guard step == .exchanging else { return }
+            do throws(PostgresError) {
+                // As a commit begins.
+                try worker.run(
+                    "UPDATE heartline.stream_partitions SET next_offset = next_offset \(pipeline)")
+                states.append(nil)
+            } catch { states.append(error.sqlState) }
+        }
+        #expect(states == [.lockNotAvailable])
+    }
+
+    @Test func newSettingsHoldFromTheFirstRecordOnThoughTheStateWasMadeByOthers() throws {
+        let rig = try rigWithBases(4)
+        var calm = Self.settings
+        calm.offlineAfter = 3_600_000
+        let file = PipelineFile(builtIn: .tunnelHealth(calm))
+        let report = try Rebuild.run(
+            file, rig.log, from: nil, database: rig.database.url
+        ) { _ in }
+        let cut = try #require(report.from)
+        let offline = """
+            SELECT count(*) FROM heartline.device_state_ended WHERE state = 'offline'
+               AND started_at
+            """
+        #expect(try rig.count("\(offline) < '\(cut)'") > 0)
+        #expect(try rig.count("\(offline) >= '\(cut)'") == 0)
+        #expect(
+            try rig.count(
+                """
+                SELECT count(*) FROM heartline.stream_partitions
+                 WHERE settings_revision <> '\(file.settingsRevision)'
+                """) == 0)
+    }
+
+    @Test func aStateIsOfTheLatestClockThatItHasSeen() throws {
+        let rig = try Self.rig()
+        try rig.append(Self.records(11, seconds: 500))
+        try rig.run()
+        try rig.connection.run(
+            """
+            DELETE FROM heartline.base_snapshots;
+            SELECT heartline.keep_base_snapshot('tunnel-health', p, '1h', '1d', n) FROM (VALUES
+                (0, now() + interval '5 min'), (1, now() + interval '5 years')) v (p, n)
+            """)
+        let ahead = try rig.connection.execute(
+            """
+            SELECT round(extract(epoch FROM kept_at - now()) / 60)::int8
+              FROM heartline.base_snapshots WHERE chunk = 0 ORDER BY partition
+            """
+        ).map { try $0.int8(0) }
+        #expect(ahead == [5, 1_440])
+    }
+
     @Test func withoutAKeptStateInTheLogsTimeNothingIsTouched() throws {
         let rig = try rigWithBases(5)
         try rig.connection.run("DELETE FROM heartline.base_snapshots")
