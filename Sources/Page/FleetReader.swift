@@ -83,8 +83,20 @@ struct FleetReader: ~Copyable {
     var fault: String? { reading.fault }
 
     private mutating func refresh(_ connection: PostgresConnection) throws(PostgresError) {
-        for piece in Piece.allCases { try readIfDue(piece, connection) }
+        // What takes too long keeps nothing else from being read.
+        var late: PostgresError?
+        for piece in Piece.allCases {
+            do throws(PostgresError) {
+                try readIfDue(piece, connection)
+            } catch {
+                guard error.sqlState == .queryCanceled, !error.isConnectionBroken else {
+                    throw error
+                }
+                late = late ?? error
+            }
+        }
         reading.history = history.samples(now: reading.now)
+        if let late { throw late }
     }
 
     private mutating func readIfDue(
@@ -92,7 +104,17 @@ struct FleetReader: ~Copyable {
     ) throws(PostgresError) {
         let start = SystemClock.monotonicMilliseconds()
         guard paces[piece.rawValue].isDue(start) else { return }
-        try read(piece, connection)
+        do throws(PostgresError) {
+            try read(piece, connection)
+            note(piece, since: start)
+        } catch {
+            // It has cost as much. Of a fleet that nobody has counted yet the next try finds more in memory.
+            if error.sqlState == .queryCanceled, !isEmpty { note(piece, since: start) }
+            throw error
+        }
+    }
+
+    private mutating func note(_ piece: Piece, since start: Int64) {
         let end = SystemClock.monotonicMilliseconds()
         paces[piece.rawValue].took(end - start, now: end)
     }
@@ -104,11 +126,13 @@ struct FleetReader: ~Copyable {
         case .states: try readStates(connection)
         case .history: try readHistory(connection)
         case .alerts:
-            reading.alerts = []
+            // Only what was read whole takes the place of what was known.
+            var alerts: [FleetReading.AlertCount] = []
             for row in try connection.execute(PageQueries.alertCounts) {
-                reading.alerts.append(
+                alerts.append(
                     .init(kind: try row.text(0), open: try row.int8(1), oldest: try row.time(2)))
             }
+            reading.alerts = alerts
         case .examples: try readExamples(connection)
         case .partitions: try readPartitions(connection)
         case .configurations: try readConfigurations(connection)
@@ -146,25 +170,27 @@ struct FleetReader: ~Copyable {
     }
 
     private mutating func readExamples(_ connection: PostgresConnection) throws(PostgresError) {
-        reading.troubles = []
+        var troubles: [FleetReading.Trouble] = []
         for row in try connection.execute(
             PageQueries.troubles, .textArray(FleetState.troubled.map(\.rawValue)))
         {
-            reading.troubles.append(
+            troubles.append(
                 .init(
                     device: try row.device(0), state: try row.text(1), reason: try row.text(2),
                     since: try row.time(3), lastSeen: try row.optionalTime(4)))
         }
-        reading.newestAlerts = []
+        reading.troubles = troubles
+        var newest: [AlertReading] = []
         for row in try connection.execute(
             PageQueries.newestAlerts, .textArray(Self.alertKinds))
         {
-            reading.newestAlerts.append(try AlertReading(row))
+            newest.append(try AlertReading(row))
         }
+        reading.newestAlerts = newest
     }
 
     private mutating func readPartitions(_ connection: PostgresConnection) throws(PostgresError) {
-        reading.partitions = []
+        var partitions: [FleetReading.Partition] = []
         var ends: [TopicPartition: Int64] = [:]
         var isAnswering = true
         for row in try connection.execute(PageQueries.partitions) {
@@ -177,13 +203,14 @@ struct FleetReader: ~Copyable {
                 // Each question to a cluster that is away takes its time.
                 isAnswering = end != nil
             }
-            reading.partitions.append(
+            partitions.append(
                 .init(
                     pipeline: try row.text(0), topic: topic, partition: number,
                     committed: try row.int8(3), committedAt: try row.time(4),
                     owner: try row.text(5), end: end))
         }
         reading.outbox = try connection.execute(PageQueries.outbox).only().int8(0)
+        reading.partitions = partitions
         note(
             Sums(
                 at: SystemClock.monotonicMilliseconds(),
@@ -234,22 +261,23 @@ struct FleetReader: ~Copyable {
     }
 
     private mutating func readRollout(_ connection: PostgresConnection) throws(PostgresError) {
-        reading.releases = []
+        var releases: [FleetReading.Release] = []
         for row in try connection.execute(PageQueries.releases) {
-            reading.releases.append(
+            releases.append(
                 .init(
                     source: try row.text(0), release: try row.text(1), offered: try row.int8(2),
                     downloading: try row.int8(3), installed: try row.int8(4),
                     failed: try row.int8(5), unconfirmed: try row.int8(6)))
         }
+        reading.releases = releases
         let from = reading.now + -3_600_000
-        reading.matches = FleetReading.Matches()
+        var matches = FleetReading.Matches()
         for row in try connection.execute(
             PageQueries.matches, .timestamptz(from.postgresMicroseconds))
         {
-            reading.matches.minutes.append(
-                .init(minute: try row.time(0), count: try row.int8(1)))
+            matches.minutes.append(.init(minute: try row.time(0), count: try row.int8(1)))
         }
+        reading.matches = matches
     }
 
     // MARK: - Devices

@@ -79,7 +79,7 @@ enum Doctor {
     private static func checkDisk(_ data: String, _ report: inout DoctorReport) {
         guard let space = DiskSpace(of: data), space.totalBytes > 0 else { return }
         let free = space.freeBytes / mebibyte
-        let share = space.freeBytes * 100 / space.totalBytes
+        let share = space.freeBytes / max(1, space.totalBytes / 100)
         let finding = "\(free) MiB free, \(share) %"
         let remedy =
             "make room, or let the log keep less (--retention-gib), or prune history (heartline prune)"

@@ -122,15 +122,20 @@ enum Export {
         guard path != "-" else {
             var buffer = ByteBuffer()
             var lines = 0
+            var failure: SystemError?
+            func flush() {
+                do throws(SystemError) {
+                    if failure == nil { try Terminal.writeAll(buffer.span.text) }
+                } catch { failure = error }
+                buffer.removeAll()
+            }
             try connection.copyOut(copy) { row in
                 buffer.append(row)
                 lines += 1
-                if buffer.count >= pieceBytes {
-                    Terminal.write(buffer.span.text)
-                    buffer.removeAll()
-                }
+                if buffer.count >= pieceBytes { flush() }
             }
-            Terminal.write(buffer.span.text)
+            flush()
+            if let failure { throw failure }
             return max(0, lines - 1)
         }
         let partial = path + ".partial"

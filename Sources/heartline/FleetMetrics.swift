@@ -56,6 +56,8 @@ final class FleetMetrics: Sendable {
         var connection: PostgresConnection?
         while !isStopping.load(ordering: .acquiring) {
             let start = SystemClock.monotonicMilliseconds()
+            // One that does not answer is asked again soon; only an answer costs the database anything.
+            var isAnswered = true
             do {
                 let open = try connection ?? connect()
                 connection = open
@@ -63,15 +65,16 @@ final class FleetMetrics: Sendable {
                 let now = SystemClock.monotonicMilliseconds()
                 state.withLock { $0 = State(counts: counts, time: now, isUp: true) }
             } catch {
+                isAnswered = (error as? PostgresError)?.sqlState == .queryCanceled
                 connection?.close()
                 connection = nil
-                let wasUp = state.withLock { state in
-                    defer { state.isUp = false }
+                let isNews = state.withLock { state in
+                    defer { state.isUp = isAnswered }
                     return state.isUp
                 }
-                if wasUp { Log.warning("counting for the metrics", ["error": "\(error)"]) }
+                if isNews { Log.warning("counting for the metrics", ["error": "\(error)"]) }
             }
-            let taken = SystemClock.monotonicMilliseconds() - start
+            let taken = isAnswered ? SystemClock.monotonicMilliseconds() - start : 0
             waker.wait(milliseconds: max(Self.pauseMilliseconds, taken * Self.pauseShare))
         }
     }

@@ -24,9 +24,9 @@ enum TokenCommands {
             count: arguments.integer("count"), ttl: .milliseconds(arguments.duration("ttl")),
             note: arguments.optionalText("note") ?? "", by: request)
         if arguments.wantsJSON {
-            for token in tokens { Terminal.write(try JSONText.line(token)) }
+            for token in tokens { try Terminal.writeAll(try JSONText.line(token)) }
         } else {
-            Terminal.write(tokens.map { "\($0.token)\n" }.joined())
+            try Terminal.writeAll(tokens.map { "\($0.token)\n" }.joined())
         }
         return .done
     }

@@ -46,6 +46,19 @@ import Testing
         #expect(!FileSystem.exists(file + ".partial"))
     }
 
+    @Test("rows that a full disk does not take are an error, not a shorter file")
+    func fullDisk() async throws {
+        let rig = try Rig()
+        let shell = try HeartlineProcess(
+            [
+                "-c", "exec \"$0\" export --database \"$1\" device_status > /dev/full",
+                Executable.url.path, rig.database.url,
+            ], executable: "/bin/sh")
+        #expect(await shell.waitForEnd() == 1)
+        #expect(shell.errors().contains("writing to standard output: No space left"))
+        #expect(!shell.errors().contains("5000 rows"))
+    }
+
     @Test("a query goes to the standard output, and changes nothing")
     func query() async throws {
         let rig = try Rig()

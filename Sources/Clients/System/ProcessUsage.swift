@@ -63,8 +63,12 @@ public struct DiskSpace: Sendable, Hashable {
     public init?(of path: String) {
         var found = statvfs()
         guard unsafe statvfs(path, &found) == 0 else { return nil }
-        let block = Int(found.f_frsize)
-        freeBytes = Int(clamping: found.f_bavail) * block
-        totalBytes = Int(clamping: found.f_blocks) * block
+        // Some file systems without a bound say so by all ones.
+        func bytes(_ blocks: UInt) -> Int {
+            let (product, overflow) = blocks.multipliedReportingOverflow(by: UInt(found.f_frsize))
+            return overflow ? .max : Int(clamping: product)
+        }
+        freeBytes = bytes(UInt(found.f_bavail))
+        totalBytes = bytes(UInt(found.f_blocks))
     }
 }

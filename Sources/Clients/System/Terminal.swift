@@ -24,10 +24,25 @@ public enum Terminal {
         write("\u{1B}[H" + lines.joined(separator: "\u{1B}[K\n") + "\u{1B}[J")
     }
 
-    /// Writes all of `text`; what a reader that went away does not take is dropped.
+    /// Writes all of `text`; what a reader that went away does not take is dropped, and so is what a full disk
+    /// does not.
     public static func write(_ text: String, to stream: Stream = .output) {
+        _ = put(text, stream)
+    }
+
+    /// Writes all of `text` to standard output, for what must not be cut off without a word. A reader that
+    /// went away wants no more, and is no error.
+    public static func writeAll(_ text: String) throws(SystemError) {
+        let failure = put(text, .output)
+        guard failure == 0 || failure == EPIPE else {
+            throw SystemError("writing to standard output", code: failure)
+        }
+    }
+
+    /// - Returns: the error number; 0: everything is written.
+    private static func put(_ text: String, _ stream: Stream) -> Int32 {
         var text = text
-        text.withUTF8 { bytes in
+        return text.withUTF8 { bytes in
             var written = 0
             while written < bytes.count {
                 let count = unsafe Glibc.write(
@@ -38,9 +53,10 @@ public enum Terminal {
                     unsafe _ = poll(&item, 1, 1_000)
                     continue
                 }
-                guard count > 0 else { return }
+                guard count > 0 else { return count < 0 ? errno : EIO }
                 written += count
             }
+            return 0
         }
     }
 }

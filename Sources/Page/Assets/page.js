@@ -110,6 +110,9 @@
       if (source && source.readyState === EventSource.CLOSED) {
         close();
         retry = setTimeout(open, 10_000);
+        // Perhaps because nobody is signed in any more: then the page asks for that.
+        fetch(location.pathname, { method: "HEAD", cache: "no-store" }).then(
+          (answer) => { if (answer.status === 401) location.reload(); }, () => {});
       }
     });
   }
