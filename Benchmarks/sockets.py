@@ -22,14 +22,16 @@ def answer_pings(streams, seconds):
         selector.register(stream, selectors.EVENT_READ)
     end = time.monotonic() + seconds
     left = len(streams)
-    while time.monotonic() < end:
-        for key, _ in selector.select(0.2):
+    goes_on = True
+    while goes_on:
+        for key, _ in selector.select(min(0.2, seconds)):
             data = key.fileobj.stream.recv(4096)
             if not data or data[0] & 15 == 8:
                 selector.unregister(key.fileobj)
                 left -= 1
             elif data[0] & 15 == 9:
                 key.fileobj.send(10, data[2 : 2 + (data[1] & 127)])
+        goes_on = time.monotonic() < end
     selector.close()
     return left
 
@@ -38,18 +40,29 @@ def measure(served, count):
     """Bytes a socket, how many are left open, and how many were opened a second."""
     served.add_people(count)
     streams = []
+    joined = 0
+
+    def join():
+        nonlocal joined
+        for stream in streams[joined:]:
+            stream.join()
+        joined = len(streams)
+
     try:
         # What the first ones make it load and reserve is not theirs.
         warm = min(200, count // 10)
         for index in range(count):
             if index == warm:
+                join()
                 answer_pings(streams, 2)
                 before = served.anonymous_bytes()
                 began = time.monotonic()
             streams.append(Socket(served.address, index))
             if index % 100 == 99 or index == count - 1:
-                for stream in streams[-(index % 100 + 1) :]:
-                    stream.join()
+                join()
+            # While the others are opened, those that are open are asked whether they still live.
+            if index % 1_000 == 999:
+                answer_pings(streams, 0)
         opened = time.monotonic() - began
         left = answer_pings(streams, 40)
         grown = served.anonymous_bytes() - before

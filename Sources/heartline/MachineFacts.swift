@@ -25,7 +25,8 @@ struct MachineFacts: Codable {
             processor: processor.isEmpty ? "unknown" : processor,
             cores: ProcessInfo.processInfo.activeProcessorCount,
             memory_mib: (Int(memory) ?? 0) / 1_024,
-            kernel: text("/proc/sys/kernel/osrelease").trimmingCharacters(in: .newlines),
+            // What stands behind the version is a distribution's, or somebody's own.
+            kernel: String(text("/proc/sys/kernel/osrelease").prefix { $0.isNumber || $0 == "." }),
             load: Double(text("/proc/loadavg").prefix { $0 != " " }) ?? 0)
     }
 

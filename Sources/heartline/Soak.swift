@@ -16,7 +16,7 @@ enum Soak {
             Starts an installation of its own in a temporary folder: a PostgreSQL, a front-end, and two processes with
             the pipelines, of which one is killed every so often. First it finds how many heartbeats a second this machine
             can take from the load to committed rows, then a share of that goes on for --duration, with people who wave, meet and
-            write, telemetry, and changes of configurations. At the end it compares every table with a clean pass over the
+            write, apps that are updated, telemetry, and changes of configurations. At the end it compares every table with a clean pass over the
             same log, counts that nothing that was answered 200 is missing, and looks whether memory stayed flat.
             Exit code 1 if something did not hold. The machine should be idle.
             """,
@@ -25,6 +25,7 @@ enum Soak {
             .duration("kill-every", 1_000...3_600_000, default: "30s", "between two kills"),
             .integer("devices", 20...1_000_000, default: 20_000, "that beat"),
             .integer("people", 12...100_000, default: 500, "who wave, meet and write"),
+            .integer("apps", 1...10_000, default: 60, "that are updated, release after release"),
             .integer(
                 "share", 1...100, default: 50, "percent of the capacity that the traffic takes"),
             .integer(
@@ -90,6 +91,8 @@ private final class SoakRun {
     private let devices: [DeviceID]
     private let heartbeats: SoakHeartbeats
     private let people: SoakPeople
+    private let source: SoakSource
+    private let updates: SoakUpdates
     private let pause = Waker()
 
     private var measured = 0
@@ -112,17 +115,25 @@ private final class SoakRun {
         settings = SoakReport.Settings(
             seconds: Int(duration / 1_000), kill_every_seconds: Int(killEvery / 1_000),
             devices: arguments.integer("devices"), people: arguments.integer("people"),
-            share_percent: arguments.integer("share"))
-        Self.tell("preparing \(settings.devices) devices and \(settings.people) people")
+            apps: arguments.integer("apps"), share_percent: arguments.integer("share"))
+        Self.tell(
+            "preparing \(settings.devices) devices, \(settings.people) people and \(settings.apps) apps"
+        )
         let folks = try installation.addPeople(settings.people)
         devices = try installation.addDevices(settings.devices)
+        source = try SoakSource()
+        let apps = try installation.addApps(settings.apps, from: source)
         let url = try installation.startFrontEnd()
         try installation.startWorkers()
         heartbeats = try SoakHeartbeats(url, devices)
         people = SoakPeople(url, folks, devices)
+        updates = SoakUpdates(url, source, apps: apps, directory: installation.directory)
         heartbeats.start()
         people.start()
+        updates.start()
     }
+
+    deinit { source.stop() }
 
     private static func tell(_ text: String) { Terminal.write("\(text) ...\n", to: .errors) }
 
@@ -250,6 +261,7 @@ private final class SoakRun {
         Self.tell("waiting for the last answers and commits")
         let book = try heartbeats.stop()
         let social = try people.stop()
+        let rollout = try updates.stop()
         // With what it says last of all.
         try installation.stopFrontEnd()
         try installation.waitUntilCommitted(milliseconds: Self.drainMilliseconds)
@@ -262,7 +274,7 @@ private final class SoakRun {
         let live = try PostgresConnection(installation.database.url)
         defer { live.close() }
         var checks = try oracle.checks(live)
-        checks += try self.checks(book, social, counts, live)
+        checks += try self.checks(book, social, rollout, counts, live)
         let memory = self.memory()
         return SoakReport(
             version: Version.current, started: started, machine: machine, settings: settings,
@@ -283,8 +295,8 @@ private final class SoakRun {
 
     /// What was answered 200, in the log and in the tables.
     private func checks(
-        _ book: SoakHeartbeats.Book, _ social: SoakPeople.Book, _ counts: SoakCounts,
-        _ live: PostgresConnection
+        _ book: SoakHeartbeats.Book, _ social: SoakPeople.Book, _ rollout: SoakUpdates.Book,
+        _ counts: SoakCounts, _ live: PostgresConnection
     ) throws -> [SoakReport.Check] {
         func number(_ sql: String) throws -> Int64 { try live.execute(sql).only().int8(0) }
         func check(_ what: String, _ expected: Int, _ found: Int64) -> SoakReport.Check {
@@ -328,13 +340,30 @@ private final class SoakRun {
             check(
                 "log lines answered 200 are rows", social.logLines,
                 try number("SELECT count(*) FROM heartline.agent_logs")),
+            check("updates of apps that did not end with a result", 0, Int64(rollout.failed)),
+            check(
+                "checks for updates answered 200 are in the log",
+                rollout.checks + rollout.installed, counts.checks),
+            check(
+                "apps that were installed are said to have succeeded", rollout.installed,
+                try number(
+                    "SELECT count(*) FROM heartline.update_attempts WHERE state = 'succeeded'")),
+            check(
+                "and no other attempt is there", 0,
+                try number(
+                    "SELECT count(*) FROM heartline.update_attempts WHERE state <> 'succeeded'")),
             check(
                 "versions of configurations", devices.count + changes,
                 try number("SELECT count(*) FROM heartline.config_versions")),
             check("dead letters", 0, counts.deadLetters),
             check("kills", Int((duration - 1) / killEvery), Int64(kills.count)),
         ]
-        if let refusal = social.firstRefusal { checks[1].found += " (\(refusal))" }
+        func explain(_ what: String, _ why: String?) {
+            guard let why, let place = checks.firstIndex(where: { $0.what == what }) else { return }
+            checks[place].found += " (\(why))"
+        }
+        explain("other requests refused or not answered", social.firstRefusal)
+        explain("updates of apps that did not end with a result", rollout.firstFailure)
         return checks
     }
 

@@ -9,6 +9,8 @@ struct SoakCounts {
     private(set) var heartbeats: [Int64]
     private(set) var waves: Int64 = 0
     private(set) var samples: Int64 = 0
+    /// Of apps for updates.
+    private(set) var checks: Int64 = 0
     private(set) var deadLetters: Int64 = 0
 
     init(_ log: EmbeddedLog, _ devices: [DeviceID]) throws {
@@ -34,8 +36,15 @@ struct SoakCounts {
                 samples += Int64(event.samples.count)
             }
         }
+        var checks: Int64 = 0
+        let updatesDecoder = UpdatesDecoder()
+        try Self.read(.updates, of: log) { value in
+            if case .event(let event) = updatesDecoder.decode(value), case .checked = event.kind {
+                checks += 1
+            }
+        }
         try Self.read(.deadLetters, of: log) { _ in letters += 1 }
-        (self.waves, self.samples, deadLetters) = (waves, samples, letters)
+        (self.waves, self.samples, self.checks, deadLetters) = (waves, samples, checks, letters)
     }
 
     private static func read(

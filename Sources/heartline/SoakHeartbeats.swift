@@ -21,22 +21,16 @@ final class SoakHeartbeats: Sendable {
         var lastSent: [Int64]
     }
 
-    private struct Orders {
-        /// `nil`: as many as are answered; 0: none.
-        var perSecond: Int? = 0
-        var isStopping = false
-    }
-
     private static let parallel = 96
     /// Devices of 20 that are silent for three minutes of ten.
     private static let silentShare = 1
 
     private let devices: [DeviceID]
     private let request: CurlRequest
-    private let orders = Mutex(Orders())
-    private let outcome = Mutex<Result<Book, any Error>?>(nil)
+    /// `nil`: as many as are answered; 0: none.
+    private let wanted = Mutex<Int?>(0)
     private let acceptedCount = Atomic<Int>(0)
-    private let thread = Mutex<SystemThread?>(nil)
+    private let thread = SoakThread<Book>("heartbeats")
 
     init(_ url: String, _ devices: [DeviceID]) throws {
         self.devices = devices
@@ -46,32 +40,16 @@ final class SoakHeartbeats: Sendable {
             usesEnvironmentProxy: false)
     }
 
-    func start() {
-        let started = SystemThread.start("heartbeats") { [self] in
-            let result = Result { try run() }
-            outcome.withLock { $0 = result }
-        }
-        thread.withLock { $0 = started }
-    }
+    func start() { thread.start { [self] in try run() } }
 
     /// - Parameter perSecond: `nil`: as many as are answered; 0: none.
-    func send(perSecond: Int?) { orders.withLock { $0.perSecond = perSecond } }
+    func send(perSecond: Int?) { wanted.withLock { $0 = perSecond } }
 
     /// Answered 200 so far.
     var accepted: Int { acceptedCount.load(ordering: .relaxed) }
 
     /// Waits for the last answers.
-    func stop() throws -> Book {
-        orders.withLock { $0.isStopping = true }
-        thread.withLock { thread in
-            defer { thread = nil }
-            return thread
-        }?.join()
-        guard let result = outcome.withLock({ $0 }) else {
-            throw Failure("sending heartbeats: the thread ended without a word")
-        }
-        return try result.get()
-    }
+    func stop() throws -> Book { try thread.stop() }
 
     // MARK: - The thread
 
@@ -89,14 +67,15 @@ final class SoakHeartbeats: Sendable {
         var started = 0
         var next = 0
         while true {
-            let order = orders.withLock { $0 }
-            if order.isStopping, transfers.running == 0 { return book }
+            let isStopping = thread.isStopping
+            if isStopping, transfers.running == 0 { return book }
+            let order = wanted.withLock { $0 }
             let now = SystemClock.monotonicNanoseconds()
-            if order.perSecond != rate {
-                rate = order.perSecond
+            if order != rate {
+                rate = order
                 (since, started) = (now, 0)
             }
-            var due = order.isStopping ? 0 : Int.max
+            var due = isStopping ? 0 : Int.max
             if let rate, due > 0 {
                 due = Int(Double(now - since) * Double(rate) / 1e9) - started
                 if due > 1 {

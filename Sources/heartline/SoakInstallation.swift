@@ -133,16 +133,34 @@ final class SoakInstallation {
         return people
     }
 
+    /// Apps that are installed from the source.
+    /// - Returns: the id that each shows.
+    func addApps(_ count: Int, from source: SoakSource) throws -> [String] {
+        let request = try OperatorRequest(actor: "soak")
+        return try (0..<count).map { number in
+            let added = try registry.addInstallation(
+                .init(device: SoakUpdates.device(number), app: "Example", source: source.url),
+                by: request)
+            guard let token = added.token else {
+                throw Failure("adding an app: there was one by this request already")
+            }
+            return token
+        }
+    }
+
     // MARK: - Processes
 
     /// Starts the front-end and waits until it is ready.
     /// - Returns: where devices send to.
     func startFrontEnd() throws -> String {
+        let updates = "\(directory)/updates.yaml"
+        try FileSystem.write(
+            SoakUpdates.configuration(in: directory), to: updates, mode: 0o600)
         let process = try start(
             "front-end",
             [
                 "ingest", "--name", "soak", "--listen", "127.0.0.1:0", "--admin", "127.0.0.1:0",
-                "--provision-limit", "0",
+                "--provision-limit", "0", "--updates", updates,
             ])
         frontEnd = process
         try process.wait(for: "/readyz")

@@ -1,7 +1,6 @@
 import Bytes
 import Curl
 import Schemas
-import Synchronization
 import System
 
 /// Everything in a soak that is no heartbeat: people who wave, meet and write, and devices that send
@@ -53,9 +52,7 @@ final class SoakPeople: Sendable {
     private let people: [SoakPerson]
     private let devices: [DeviceID]
     private let url: String
-    private let isStopping = Atomic(false)
-    private let outcome = Mutex<Result<Book, any Error>?>(nil)
-    private let thread = Mutex<SystemThread?>(nil)
+    private let thread = SoakThread<Book>("people")
 
     init(_ url: String, _ people: [SoakPerson], _ devices: [DeviceID]) {
         self.url = url
@@ -63,26 +60,10 @@ final class SoakPeople: Sendable {
         self.devices = devices
     }
 
-    func start() {
-        let started = SystemThread.start("people") { [self] in
-            let result = Result { try run() }
-            outcome.withLock { $0 = result }
-        }
-        thread.withLock { $0 = started }
-    }
+    func start() { thread.start { [self] in try run() } }
 
     /// Waits for the last answers.
-    func stop() throws -> Book {
-        isStopping.store(true, ordering: .relaxed)
-        thread.withLock { thread in
-            defer { thread = nil }
-            return thread
-        }?.join()
-        guard let result = outcome.withLock({ $0 }) else {
-            throw Failure("sending waves: the thread ended without a word")
-        }
-        return try result.get()
-    }
+    func stop() throws -> Book { try thread.stop() }
 
     // MARK: - The thread
 
@@ -139,7 +120,7 @@ final class SoakPeople: Sendable {
         var sent = 0
         while true {
             let now = SystemClock.monotonicMilliseconds()
-            let isEnding = isStopping.load(ordering: .relaxed)
+            let isEnding = thread.isStopping
             if isEnding, running.transfers.running == 0 { return book }
             let elapsed = Int(now - began)
             if !isEnding {

@@ -7,6 +7,7 @@ struct SoakReport: Codable {
         var kill_every_seconds: Int
         var devices: Int
         var people: Int
+        var apps: Int
         var share_percent: Int
     }
 
@@ -80,7 +81,7 @@ struct SoakReport: Codable {
             |---|---|
             | run | \(started), \(Self.length(settings.seconds)), heartline \(version) |
             | machine | \(machine.summary); load before: \(machine.load) |
-            | fleet | \(settings.devices) devices, \(settings.people) people |
+            | fleet | \(settings.devices) devices, \(settings.people) people, \(settings.apps) apps |
             | capacity | \(heartbeats.capacity) heartbeats a second, from the load to committed rows |
             | heartbeats | \(heartbeats.wanted_per_second) a second wanted; \(heartbeats.accepted) answered 200 of \(heartbeats.sent) |
             | their answers | p50 \(Self.short(heartbeats.p50_ms)) ms, p99 \(Self.short(heartbeats.p99_ms)) ms, worst \(Self.short(heartbeats.worst_ms)) ms; the load was behind by \(Self.short(heartbeats.behind_ms)) ms at most |

@@ -44,6 +44,7 @@ import Testing
         ("worker", "raw drain of the same log"),
         ("changes", "best batch upsert of the same rows"),
         ("restart", "COPY of the device table"),
+        ("replay", "the pipeline's own first reading"),
         ("telemetry", "heartbeats on the same front-end"),
         ("provision", "X25519 key pairs on one core"),
         ("rollout", "a heartbeat's round trip"),
@@ -106,7 +107,7 @@ import Testing
     @Test(
         "heartbeats are measured beside nginx", .timeLimit(.minutes(10)),
         .enabled(
-            if: isThere("nginx") && isThere("wrk"), "scripts/bootstrap bench installs what it needs"
+            if: isThere("nginx") && isThere("wrk"), "scripts/bootstrap test installs what it needs"
         ))
     func besideNginx() async throws {
         let folder = try TemporaryFolder()
@@ -151,6 +152,21 @@ import Testing
             text.contains("Not measured in this run: heartbeats accepted beside nginx, memory of"))
     }
 
+    @Test("idle sockets are measured from outside", .timeLimit(.minutes(10)))
+    func sockets() async throws {
+        let folder = try TemporaryFolder()
+        let bench = try HeartlineProcess(
+            [
+                "--heartline", Executable.url.path, "--json", "\(folder.path)/sockets.json",
+                "--count", "40",
+            ], executable: "\(Self.root)/Benchmarks/sockets.py")
+        try #require(await bench.waitForEnd() == 0, "\(bench.errors())")
+        struct Outcome: Decodable { var open: Int }
+        let data = try Data(contentsOf: URL(filePath: "\(folder.path)/sockets.json"))
+        #expect(try JSONDecoder().decode(Outcome.self, from: data).open == 40)
+        #expect(bench.output().contains("KiB each"), "\(bench.output())")
+    }
+
     private struct SoakResult: Decodable {
         struct Check: Decodable {
             var what: String
@@ -176,7 +192,7 @@ import Testing
         let (json, page) = ("\(folder.path)/soak.json", "\(folder.path)/soak.md")
         let outcome = try await Executable.run([
             "soak", "--duration", "30s", "--kill-every", "7s", "--devices", "60", "--people", "15",
-            "--rate", "100", "--json", json, "--report", page,
+            "--rate", "100", "--apps", "6", "--json", json, "--report", page,
         ])
         let result = try JSONDecoder().decode(
             SoakResult.self, from: Data(contentsOf: URL(filePath: json)))
@@ -190,7 +206,7 @@ import Testing
         for (table, least) in [
             ("device_state_ended", 20), ("alerts", 1), ("config_versions", 61),
             ("config_delivery", 20), ("connections", 5), ("pushes", 20), ("encounter_reports", 5),
-            ("messages", 5), ("agent_logs", 50),
+            ("messages", 5), ("agent_logs", 50), ("installations", 6), ("update_attempts", 12),
         ] {
             let check = try #require(result.checks.first { $0.what.hasPrefix("rows of \(table) ") })
             #expect(try #require(Int(check.expected)) >= least, "\(table)")
