@@ -85,7 +85,14 @@ struct FleetReader: ~Copyable {
     private mutating func refresh(_ connection: PostgresConnection) throws(PostgresError) {
         // What takes too long keeps nothing else from being read.
         var late: PostgresError?
+        let start = SystemClock.monotonicMilliseconds()
         for piece in Piece.allCases {
+            // Who asks for a device waits meanwhile; what is left is due in the next round.
+            if late != nil,
+                SystemClock.monotonicMilliseconds() - start >= Self.statementMilliseconds
+            {
+                break
+            }
             do throws(PostgresError) {
                 try readIfDue(piece, connection)
             } catch {
@@ -147,6 +154,7 @@ struct FleetReader: ~Copyable {
         }
         reading.counts = counts
         reading.countedAt = EventTime(milliseconds: SystemClock.wallMilliseconds())
+        isEmpty = false
         history.append(.init(at: reading.countedAt, counts: counts))
     }
 

@@ -276,7 +276,7 @@ private final class RebuildRun<LogType: EventLog, P: Processor> {
     private func bases(_ partition: Int32) throws(PostgresError) -> [RebuildStart.Base] {
         let rows = try connection.execute(
             """
-            SELECT next_offset, snapshot_offset, kept_at FROM heartline.base_snapshots
+            SELECT next_offset, snapshot_offset, greatest(kept_at, newest) FROM heartline.base_snapshots
              WHERE pipeline = $1 AND partition = $2 AND chunk = 0 ORDER BY next_offset
             """, .text(file.name), .int4(partition))
         var bases: [RebuildStart.Base] = []
@@ -404,6 +404,8 @@ private final class RebuildRun<LogType: EventLog, P: Processor> {
         var tries = 0
         while true {
             tries += 1
+            // Read before commits are held: that takes its time, and there are rarely new ones.
+            var letters = try letters()
             do {
                 try connection.run("BEGIN; SET LOCAL lock_timeout = '10s'")
                 let goal = try tables.nextOffsets(ofRebuild: false, lock: true)
@@ -420,7 +422,10 @@ private final class RebuildRun<LogType: EventLog, P: Processor> {
                         """)
                 }
                 progress(.exchanging)
-                try settle(try letters(), goal, cut)
+                // What is in the outbox no more by then is in the log.
+                try letters.refresh(connection)
+                if try !letters.isComplete(in: log) { letters = try self.letters() }
+                try settle(letters, goal, cut)
                 report.tables = try tables.exchange(
                     cut: cut, isWhole: isWhole, first: firstStamp
                 ).map {
@@ -449,10 +454,11 @@ private final class RebuildRun<LogType: EventLog, P: Processor> {
     ) throws {
         let taken = newest.taken(
             starts, goal: goal, cut: cut, passedOver: passedOver, unread: unread)
-        let isTwice = newest.isTwice(starts, goal: goal, passedOver: passedOver)
+        let isTwice = newest.isTwice(
+            starts, goal: goal, cut: cut, passedOver: passedOver, unread: unread)
         guard try !isTwice && tables.note(rebuilt: taken, of: P.source) else {
             throw Rebuild.Refusal(
-                file.name, "dead letters of it were replayed in this moment; try again")
+                file.name, "dead letters of it came or were replayed in this moment; try again")
         }
     }
 }

@@ -1,3 +1,4 @@
+internal import Bytes
 internal import EventLog
 internal import Postgres
 internal import Schemas
@@ -20,28 +21,71 @@ struct RebuildLetters {
     /// Those that nobody has processed, with the time of their receipt.
     private(set) var waiting: [Origin: EventTime] = [:]
 
+    private let pipeline: String
+    private let topic: Topic
+    /// All that there are, with the time of receipt.
+    private var letters: [Origin: EventTime] = [:]
+    /// Where the topic of dead letters ended before it was read.
+    private let ends: [Int32: Int64]
+
     init(
         _ pipeline: String, _ topic: Topic, in log: some EventLog, _ connection: PostgresConnection
     ) throws {
-        guard try log.partitionCount(of: .deadLetters) != nil else { return }
-        let replayed = try DeadLetterReplay.replayed(connection)
-        var filter = StoredDeadLetter.Filter()
-        filter.pipeline = pipeline
-        filter.topic = topic
-        var reader = DeadLetterReader()
-        var (published, waiting) = (self.published, self.waiting)
-        try reader.letters(in: log, filter) { letter in
-            guard !letter.isRow else { return }
-            let record = letter.content.letter
-            let origin = Origin(partition: record.partition, offset: record.offset)
-            switch replayed[letter.identity] {
-            case "published": published.insert(origin)
-            // An earlier rebuild has processed the record at its place.
-            case .some: break
-            case nil: waiting[origin] = letter.time
+        self.pipeline = pipeline
+        self.topic = topic
+        ends = try Self.ends(of: log)
+        if !ends.isEmpty {
+            var filter = StoredDeadLetter.Filter()
+            filter.pipeline = pipeline
+            filter.topic = topic
+            var reader = DeadLetterReader()
+            var letters = letters
+            try reader.letters(in: log, filter) { letter in
+                guard !letter.isRow else { return }
+                let record = letter.content.letter
+                letters[Origin(partition: record.partition, offset: record.offset)] = letter.time
             }
+            self.letters = letters
         }
-        (self.published, self.waiting) = (published, waiting)
+        try refresh(connection)
+    }
+
+    private static func ends(of log: some EventLog) throws -> [Int32: Int64] {
+        var ends: [Int32: Int64] = [:]
+        for partition in 0..<(try log.partitionCount(of: .deadLetters) ?? 0) {
+            ends[partition] = try log.offsets(of: TopicPartition(.deadLetters, partition)).next
+        }
+        return ends
+    }
+
+    /// Whether there are no others by now.
+    func isComplete(in log: some EventLog) throws -> Bool { try ends == Self.ends(of: log) }
+
+    /// Adds those that wait to be published, and asks again which were replayed.
+    mutating func refresh(_ connection: PostgresConnection) throws(PostgresError) {
+        let decoder = DeadLetterDecoder()
+        for row in try connection.execute(
+            """
+            SELECT value, record_time FROM heartline.outbox WHERE source = $1 AND topic = $2
+            """, .text(pipeline), .text(Topic.deadLetters.rawValue))
+        {
+            let value = try row.bytea(0)
+            guard case .event(let content) = decoder.decode(value.span),
+                case .record = content.subject, content.letter.topic == topic
+            else { continue }
+            letters[Origin(partition: content.letter.partition, offset: content.letter.offset)] =
+                EventTime(postgresMicroseconds: try row.timestamptz(1))
+        }
+        published = []
+        waiting = letters
+        // The table knows those too whose letters the log has forgotten.
+        for (identity, outcome) in try DeadLetterReplay.replayed(connection)
+        where identity.pipeline == pipeline && identity.topic == topic && identity.rowSequence < 0 {
+            let origin = Origin(partition: identity.partition, offset: identity.offset)
+            waiting[origin] = nil
+            // An earlier rebuild has processed the others at their places.
+            if outcome == "published" { published.insert(origin) }
+        }
     }
 
     /// Whether a rebuild from `start` processes a record that waits, whose rows take their place.
@@ -86,16 +130,23 @@ struct RebuildLetters {
         }
     }
 
-    /// Whether a record was published again though the rebuild has processed it at its first place.
+    /// Whether the rebuild has processed a record at its first place that others process as well, or may: it
+    /// was published again, or became a letter, since `passedOver` was made.
     func isTwice(
-        _ starts: [RebuildStart], goal: [Int32: Int64], passedOver: [Int32: Set<Int64>]
+        _ starts: [RebuildStart], goal: [Int32: Int64], cut: EventTime?,
+        passedOver: [Int32: Set<Int64>], unread: Set<Origin>
     ) -> Bool {
         starts.contains { start in
-            published.contains { origin in
+            func isApplied(_ origin: Origin) -> Bool {
                 origin.partition == start.partition && origin.offset >= start.snapshotOffset
                     && origin.offset < goal[start.partition] ?? 0
                     && passedOver[start.partition]?.contains(origin.offset) != true
+                    && !unread.contains(origin)
             }
+            return published.contains(where: isApplied)
+                || waiting.contains { origin, time in
+                    isApplied(origin) && !isTaken(origin, time, start, cut)
+                }
         }
     }
 }

@@ -101,7 +101,7 @@ struct RebuildTables {
         cut: EventTime?, isWhole: Bool, first: EventTime?
     ) throws(PostgresError) -> [Change] {
         var changes: [Change] = []
-        let historyCut = cut ?? first.map { $0 + -RebuildStart.margin }
+        let historyCut = cut ?? first
         if tables.contains(where: { $0.schema.onlyIf != nil }) {
             // Who leaves now leaves after us, and takes their rows along.
             try connection.run("LOCK TABLE heartline.accounts IN SHARE MODE")

@@ -35,17 +35,32 @@ public struct KnownAlerts: Sendable {
     }
 
     /// Looks at the states of all partitions before any of them adopts.
-    public mutating func compare(_ numbers: [[String: UInt32]]) {
+    public mutating func compare(_ states: [[String: SharedAlert]]) {
         for (name, entity) in others {
-            let most = numbers.compactMap { $0[name] }.max() ?? 0
-            others[name]?.ahead = entity.episodes - min(most, entity.episodes)
+            let known = states.compactMap { $0[name] }
+            let most = known.map(\.episode).max() ?? 0
+            var ahead = entity.episodes - min(most, entity.episodes)
+            // Open for everybody, and over in the table: it is another one.
+            let isOpen = known.allSatisfy { $0.episode < most || $0.isOpen } && most > 0
+            if isOpen, entity.open[.frontEndLost] == nil, most <= entity.episodes { ahead += 1 }
+            others[name]?.ahead = ahead
         }
     }
 }
 
+/// An alert that all partitions raise alike.
+public struct SharedAlert: Sendable {
+    public var episode: UInt32
+    public var isOpen: Bool
+}
+
 extension TunnelHealth {
-    public var sharedAlerts: [String: UInt32] {
-        Dictionary(frontEndAlerts.map { ("\($0.name)", $0.episode) }) { max($0, $1) }
+    public var sharedAlerts: [String: SharedAlert] {
+        Dictionary(
+            frontEndAlerts.map {
+                ("\($0.name)", SharedAlert(episode: $0.episode, isOpen: $0.isOpen))
+            }
+        ) { first, _ in first }
     }
 
     public mutating func adopt(_ known: KnownAlerts) {

@@ -48,7 +48,7 @@ public protocol Processor: Sendable {
     mutating func reconfigure(_ settings: Settings)
 
     /// The numbers of alerts that all partitions raise alike, by entity.
-    var sharedAlerts: [String: UInt32] { get }
+    var sharedAlerts: [String: SharedAlert] { get }
 
     /// The state was built anew beside the tables and is to go on from them.
     mutating func adopt(_ known: KnownAlerts)
@@ -68,7 +68,7 @@ extension Processor {
     /// Most raise no alerts.
     @inlinable public mutating func adopt(_ known: KnownAlerts) {}
 
-    @inlinable public var sharedAlerts: [String: UInt32] { [:] }
+    @inlinable public var sharedAlerts: [String: SharedAlert] { [:] }
 
     @inlinable public static var restsOnRecentRecords: Bool { false }
 

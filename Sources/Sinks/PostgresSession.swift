@@ -12,6 +12,8 @@ final class PostgresSession {
     var columns = RowColumns()
     /// The day (since 1970, UTC) for which the day partitions were made.
     private var partitionedDay: Int64 = .min
+    /// Monotonic milliseconds before which it is not tried again.
+    private var partitionsDue: Int64 = .min
     /// The last connection that was not made. Requests that follow at once get the same answer: each
     /// might wait for seconds otherwise.
     private var refusal: (error: PostgresError, time: Int64)?
@@ -95,7 +97,9 @@ final class PostgresSession {
     private func connect() throws(PostgresError) -> PostgresConnection {
         let today = SystemClock.wallMilliseconds() / 86_400_000
         if let connection, connection.isUsable {
-            if today != partitionedDay { makeDayPartitions(today, connection) }
+            if today != partitionedDay, SystemClock.monotonicMilliseconds() >= partitionsDue {
+                makeDayPartitions(today, connection)
+            }
             return connection
         }
         if let refusal,
@@ -129,11 +133,13 @@ final class PostgresSession {
         do throws(PostgresError) {
             try connection.execute(
                 """
-                SELECT heartline.ensure_day_partitions(
+                SELECT set_config('lock_timeout', '500ms', true), heartline.ensure_day_partitions(
                     (now() AT TIME ZONE 'UTC')::date, (now() AT TIME ZONE 'UTC')::date + 2)
                 """)
         } catch {
-            // Tried again with the next connection or day.
+            // Whoever waits for long makes those wait who read. Tried again in a minute: there are two days left.
+            partitionedDay = .min
+            partitionsDue = SystemClock.monotonicMilliseconds() + 60_000
             Log.warning("making day partitions did not work", ["error": "\(error)"])
         }
     }
