@@ -58,7 +58,6 @@ struct FleetReader: ~Copyable {
         do {
             try refresh(try open())
             reading.fault = nil
-            isEmpty = false
         } catch {
             reading.fault = explain(error)
         }

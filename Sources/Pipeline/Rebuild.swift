@@ -452,11 +452,10 @@ private final class RebuildRun<LogType: EventLog, P: Processor> {
     private func settle(
         _ newest: RebuildLetters, _ goal: [Int32: Int64], _ cut: EventTime?
     ) throws {
-        let taken = newest.taken(
-            starts, goal: goal, cut: cut, passedOver: passedOver, unread: unread)
-        let isTwice = newest.isTwice(
-            starts, goal: goal, cut: cut, passedOver: passedOver, unread: unread)
-        guard try !isTwice && tables.note(rebuilt: taken, of: P.source) else {
+        let reading = RebuildLetters.Reading(
+            starts: starts, goal: goal, cut: cut, passedOver: passedOver, unread: unread)
+        guard let taken = newest.taken(by: reading), try tables.note(rebuilt: taken, of: P.source)
+        else {
             throw Rebuild.Refusal(
                 file.name, "dead letters of it came or were replayed in this moment; try again")
         }

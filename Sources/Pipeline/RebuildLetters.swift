@@ -88,12 +88,33 @@ struct RebuildLetters {
         }
     }
 
-    /// Whether a rebuild from `start` processes a record that waits, whose rows take their place.
-    private func isTaken(
-        _ origin: Origin, _ time: EventTime, _ start: RebuildStart, _ cut: EventTime?
-    )
-        -> Bool
-    {
+    /// What a rebuild has read, and what of it it has left out.
+    struct Reading {
+        var starts: [RebuildStart]
+        /// By partition, the first offset that was not read.
+        var goal: [Int32: Int64]
+        /// Rows of this time and later take their place; `nil`: all do.
+        var cut: EventTime?
+        /// Records from which it was told that nothing is to follow.
+        var passedOver: [Int32: Set<Int64>]
+        /// Records that it could not decode.
+        var unread: Set<Origin>
+
+        /// Where its partition was begun, if it has applied the record at its first place.
+        func start(of origin: Origin) -> RebuildStart? {
+            guard passedOver[origin.partition]?.contains(origin.offset) != true,
+                !unread.contains(origin), origin.offset < goal[origin.partition] ?? 0
+            else { return nil }
+            return starts.first {
+                $0.partition == origin.partition && $0.snapshotOffset <= origin.offset
+            }
+        }
+    }
+
+    /// Whether the rows of a record that waits take their place, after a rebuild from `start`.
+    private static func counts(
+        _ origin: Origin, _ time: EventTime, from start: RebuildStart, _ cut: EventTime?
+    ) -> Bool {
         origin.offset >= start.nextOffset && cut.map { time >= $0 } ?? true
     }
 
@@ -104,49 +125,27 @@ struct RebuildLetters {
         for origin in published { offsets[origin.partition, default: []].insert(origin.offset) }
         for start in starts {
             for (origin, time) in waiting
-            where origin.partition == start.partition && !isTaken(origin, time, start, cut) {
+            where origin.partition == start.partition
+                && !Self.counts(origin, time, from: start, cut)
+            {
                 offsets[origin.partition, default: []].insert(origin.offset)
             }
         }
         return offsets
     }
 
-    /// The records that a rebuild has processed and nobody else may any more.
-    /// - Parameters:
-    ///   - goal: by partition, the first offset that was not read.
-    ///   - passedOver: what the rebuild was told to pass over.
-    ///   - unread: what it could not decode.
-    func taken(
-        _ starts: [RebuildStart], goal: [Int32: Int64], cut: EventTime?,
-        passedOver: [Int32: Set<Int64>], unread: Set<Origin>
-    ) -> [Origin] {
-        starts.flatMap { start in
-            waiting.compactMap { origin, time in
-                origin.partition == start.partition && isTaken(origin, time, start, cut)
-                    && origin.offset < goal[start.partition] ?? 0
-                    && passedOver[start.partition]?.contains(origin.offset) != true
-                    && !unread.contains(origin) ? origin : nil
-            }
+    /// The records that the rebuild has processed and nobody else may any more.
+    ///
+    /// - Returns: `nil` if it has processed one that others process as well, or may: since `passedOver` was
+    ///   made it was published again, or became a letter.
+    func taken(by reading: Reading) -> [Origin]? {
+        guard !published.contains(where: { reading.start(of: $0) != nil }) else { return nil }
+        var taken: [Origin] = []
+        for (origin, time) in waiting {
+            guard let start = reading.start(of: origin) else { continue }
+            guard Self.counts(origin, time, from: start, reading.cut) else { return nil }
+            taken.append(origin)
         }
-    }
-
-    /// Whether the rebuild has processed a record at its first place that others process as well, or may: it
-    /// was published again, or became a letter, since `passedOver` was made.
-    func isTwice(
-        _ starts: [RebuildStart], goal: [Int32: Int64], cut: EventTime?,
-        passedOver: [Int32: Set<Int64>], unread: Set<Origin>
-    ) -> Bool {
-        starts.contains { start in
-            func isApplied(_ origin: Origin) -> Bool {
-                origin.partition == start.partition && origin.offset >= start.snapshotOffset
-                    && origin.offset < goal[start.partition] ?? 0
-                    && passedOver[start.partition]?.contains(origin.offset) != true
-                    && !unread.contains(origin)
-            }
-            return published.contains(where: isApplied)
-                || waiting.contains { origin, time in
-                    isApplied(origin) && !isTaken(origin, time, start, cut)
-                }
-        }
+        return taken
     }
 }

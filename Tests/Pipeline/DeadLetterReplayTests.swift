@@ -15,12 +15,6 @@ import Testing
 @Suite struct DeadLetterReplayTests {
     private typealias Rig = RebuildRig<TelemetryRollup>
 
-    private static func rig() throws -> Rig {
-        let settings = TelemetryRollupSettings()
-        return try Rig(
-            PipelineFile(builtIn: .telemetryRollup(settings)), ProcessorSettings(settings))
-    }
-
     private static func replay(
         _ connection: PostgresConnection, asNew: Bool = true
     ) -> DeadLetterReplay {
@@ -62,7 +56,7 @@ import Testing
     }
 
     @Test func lettersSayWhatTheyAreAndAreFound() throws {
-        let rig = try Self.rig()
+        let rig = try Rig()
         let broken = (0..<5).map { number in
             SimulatedRecord(
                 key: ByteBuffer("k\(number)".utf8), value: ByteBuffer("{\"v\":1 \(number)".utf8),
@@ -124,7 +118,7 @@ import Testing
     }
 
     @Test func whateverIsRunTwiceIsReplayedOnce() throws {
-        let rig = try Self.rig()
+        let rig = try Rig()
         let all = (0..<50).map { letter($0, partition: Int32($0 % 2)) }
         let replay = Self.replay(rig.connection)
         // A first run that was killed after some of them.
@@ -154,7 +148,7 @@ import Testing
     }
 
     @Test func twoReplaysAtOnceShareTheLetters() throws {
-        let rig = try Self.rig()
+        let rig = try Rig()
         let all = (0..<400).map { letter($0) }
         let published = Mutex(0)
         let url = rig.database.url
@@ -175,7 +169,7 @@ import Testing
     }
 
     @Test func aReplayThatStillCannotBeReadIsANewLetter() throws {
-        let rig = try Self.rig()
+        let rig = try Rig()
         try rig.append([
             [
                 SimulatedRecord(
@@ -195,7 +189,7 @@ import Testing
     }
 
     @Test func whatCannotBeReplayedSaysWhy() throws {
-        let rig = try Self.rig()
+        let rig = try Rig()
         let old = Self.replay(rig.connection, asNew: false)
         #expect(old.obstacle(letter(1))?.contains("--as-new") == true)
         let new = Self.replay(rig.connection)
@@ -216,7 +210,7 @@ import Testing
     }
 
     @Test func aRecordOfAPipelineThatDoesNotRunIsRefused() throws {
-        let rig = try Self.rig()
+        let rig = try Rig()
         var strange = letter(1)
         strange.pipeline = "renamed"
         var elsewhere = letter(2)
@@ -263,7 +257,7 @@ import Testing
     }
 
     @Test func aRejectedRowIsWrittenOnceWhenTheDatabaseTakesIt() throws {
-        let rig = try Self.rig()
+        let rig = try Rig()
         try rig.connection.run(
             "ALTER TABLE heartline.agent_logs ADD CONSTRAINT short CHECK (length(message) < 5)")
         let replay = Self.replay(rig.connection)
@@ -284,7 +278,7 @@ import Testing
     }
 
     @Test func aRowThatARebuildHasWrittenIsNotWrittenAgain() throws {
-        let rig = try Self.rig()
+        let rig = try Rig()
         let replay = Self.replay(rig.connection)
         #expect(try replay.replay([rowLetter(1, "one")]) == [.written])
         try rig.append([[], []])
@@ -303,7 +297,7 @@ import Testing
     }
 
     @Test func aRowThatIsNotOneOfThePipelinesIsRefused() throws {
-        let rig = try Self.rig()
+        let rig = try Rig()
         let replay = Self.replay(rig.connection)
         for letter in [
             rowLetter(1, "devices", ByteBuffer([0, 0])),
@@ -320,7 +314,7 @@ import Testing
     }
 
     @Test func aLateRowNeverReplacesANewerOne() throws {
-        let rig = try Self.rig()
+        let rig = try Rig()
         let replay = DeadLetterReplay(
             rig.connection, actor: "tests", now: EventTime(milliseconds: 0), isAsNew: false,
             pipelines: PipelineFile.builtIn)

@@ -13,12 +13,6 @@ import Testing
 @Suite struct RebuildLetterTests {
     private typealias Rig = RebuildRig<TelemetryRollup>
 
-    private static func rig() throws -> Rig {
-        let settings = TelemetryRollupSettings()
-        return try Rig(
-            PipelineFile(builtIn: .telemetryRollup(settings)), ProcessorSettings(settings))
-    }
-
     private static let start = SystemClock.wallMilliseconds() - 600_000
 
     private static func line(_ number: Int) -> SimulatedRecord {
@@ -37,7 +31,7 @@ import Testing
 
     /// A pipeline that has processed six records, but for two that its release could not read.
     private static func rigWithLetters() throws -> (rig: Rig, whole: [String: [String]]) {
-        let rig = try rig()
+        let rig = try Rig()
         try rig.append([[line(0), line(2), line(4)], [line(1), line(3), line(5)]])
         try rig.run()
         let whole = try rig.contents(of: ["agent_logs"])
@@ -93,7 +87,7 @@ import Testing
     }
 
     @Test func aLetterThatWaitsToBePublishedIsOneToo() throws {
-        let rig = try Self.rig()
+        let rig = try Rig()
         try rig.append([[Self.line(0), Self.line(2)], []])
         try rig.run()
         let whole = try rig.contents(of: ["agent_logs"])
@@ -170,7 +164,7 @@ import Testing
     }
 
     @Test func whatIsOlderThanTheLogStays() throws {
-        let rig = try Self.rig()
+        let rig = try Rig()
         try rig.append([[Self.line(0), Self.line(2)], [Self.line(1)]])
         try rig.run()
         func insert(_ message: String, _ age: String) throws {
@@ -192,7 +186,7 @@ import Testing
     }
 
     @Test func aPipelineWithoutRecordsLosesNothing() throws {
-        let rig = try Self.rig()
+        let rig = try Rig()
         try rig.append([[Self.line(0)], []])
         try rig.run()
         try rig.connection.run(

@@ -174,6 +174,14 @@ final class RebuildRig<P: Processor> {
     }
 }
 
+extension RebuildRig where P == TelemetryRollup {
+    convenience init() throws {
+        let settings = TelemetryRollupSettings()
+        try self.init(
+            PipelineFile(builtIn: .telemetryRollup(settings)), ProcessorSettings(settings))
+    }
+}
+
 /// Tables that are to be the same.
 func expectSame(
     _ a: [String: [String]], _ b: [String: [String]],
